@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from hams_protocol import limits
-from hams_protocol.effects import Effect, Send
+from hams_protocol.context import Context
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import Attempt, Deliver, Token, TokenAck
@@ -66,7 +66,10 @@ class Outbox:
     """All tokens retained by one owner. `sending_epoch` gives the epoch in which it owns a request, None if
     it does not (any more)."""
 
-    def __init__(self, knowledge: Knowledge, sending_epoch: Callable[[RequestId], int | None]) -> None:
+    def __init__(
+        self, ctx: Context, knowledge: Knowledge, sending_epoch: Callable[[RequestId], int | None]
+    ) -> None:
+        self._ctx = ctx
         self._knowledge = knowledge
         self._sending_epoch = sending_epoch
         self._requests: dict[RequestId, dict[tuple[str, str, Lane], Retained]] = {}
@@ -76,7 +79,7 @@ class Outbox:
     def __len__(self) -> int:
         return sum(len(edges) for edges in self._requests.values())
 
-    def put(self, target: str, token: Token, now: float) -> list[Effect]:
+    def put(self, target: str, token: Token, now: float) -> None:
         """Retain a token for an edge and send it; a token that is there already with the same value id is
         left alone."""
         edges = self._requests.setdefault(token.request, {})
@@ -84,7 +87,7 @@ class Outbox:
         old = edges.get(key)
         if old is not None:
             if old.token.value_id == token.value_id:
-                return []
+                return
             old.gone = True
         entry = edges[key] = Retained(target, token)
         foretold = self._foretold.get(token.request, {}).pop(key, None) if self._foretold else None
@@ -92,7 +95,7 @@ class Outbox:
             entry.owner, word = foretold
             entry.note(word)
             self._count_death(entry)
-        return self._send(entry, now)
+        self._send(entry, now)
 
     def tokens(self, request: RequestId) -> Iterable[tuple[str, Token]]:
         """(target, token) of everything retained for a request."""
@@ -113,16 +116,14 @@ class Outbox:
         if entry.epoch == ack.epoch:
             entry.held = True
 
-    def owners_changed(self, now: float) -> list[Effect]:
+    def owners_changed(self, now: float) -> None:
         """A new topology: whatever the present owners have not acknowledged goes to them at once."""
-        effects: list[Effect] = []
         for request, edges in self._requests.items():
             for entry in edges.values():
                 owner, epoch = self._knowledge.owner(entry.target, request)
                 if owner != entry.owner or epoch != entry.epoch:
                     self._count_death(entry)
-                    effects += self._send(entry, now)
-        return effects
+                    self._send(entry, now)
 
     def _count_death(self, entry: Retained) -> None:
         """Its owner or the epoch may have changed. An owner that is revoked counts as dead, and as dead of this
@@ -142,14 +143,12 @@ class Outbox:
         if owner != entry.owner or (alone_in is not None and alone_in < epoch):
             entry.alone_in = None
 
-    def resend_to(self, peer: InstanceId, now: float) -> list[Effect]:
+    def resend_to(self, peer: InstanceId, now: float) -> None:
         """The connection to `peer` was made anew: what it has not acknowledged may have been lost."""
-        effects: list[Effect] = []
         for edges in self._requests.values():
             for entry in edges.values():
                 if entry.owner == peer and not entry.held:
-                    effects += self._send(entry, now)
-        return effects
+                    self._send(entry, now)
 
     def attempted(self, sender: InstanceId, word: Attempt) -> bool:
         """An owner is about to run this alone, or came through: should it die, its successor must know how
@@ -177,14 +176,13 @@ class Outbox:
             entry.note(word)
         return True
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Send again what has waited too long for an acknowledgement, a bounded number at a time."""
-        effects: list[Effect] = []
-        while self._unheld and self._unheld[0][0] <= now and len(effects) < limits.resend_items_max:
+        sent = 0
+        while self._unheld and self._unheld[0][0] <= now and sent < limits.resend_items_max:
             due, entry = self._unheld.popleft()
-            if not (entry.gone or entry.held or due != entry.due):
-                effects += self._send(entry, now)
-        return effects
+            if not (entry.gone or entry.held or due != entry.due) and self._send(entry, now):
+                sent += 1
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
@@ -228,7 +226,8 @@ class Outbox:
         self._unheld.clear()
         self._foretold.clear()
 
-    def _send(self, entry: Retained, now: float) -> list[Effect]:
+    def _send(self, entry: Retained, now: float) -> bool:
+        """To its present owner, if there is one and this instance may send; whether it did."""
         request = entry.token.request
         owner, epoch = self._knowledge.owner(entry.target, request)
         if entry.epoch >= 0:
@@ -240,5 +239,6 @@ class Outbox:
         entry.due = now + limits.resend_after_s
         self._unheld.append((entry.due, entry))
         if owner is None or sending_epoch is None:
-            return []
-        return [Send(owner, Deliver(entry.target, sending_epoch, entry.token, entry.attempts))]
+            return False
+        self._ctx.send(owner, Deliver(entry.target, sending_epoch, entry.token, entry.attempts))
+        return True

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from hams_protocol import limits
 from hams_protocol.batching import BatchQueue
-from hams_protocol.effects import Effect, Send
+from hams_protocol.context import Context
 from hams_protocol.events import Member
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId
@@ -39,7 +39,8 @@ class Word:
 class Attempts:
     """Counts of one operator instance, over all its epochs."""
 
-    def __init__(self, graph: Graph, op: str, knowledge: Knowledge) -> None:
+    def __init__(self, ctx: Context, graph: Graph, op: str, knowledge: Knowledge) -> None:
+        self._ctx = ctx
         self._op = op
         self._limit = min(graph.data.recovery.max_attempts, limits.attempts_alone_max)
         self._knowledge = knowledge
@@ -84,60 +85,52 @@ class Attempts:
 
     # -- before and after a run alone ------------------------------------------------------------------------
 
-    def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> list[Effect]:
+    def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> None:
         """Before a batch is formed, so while none runs: suspects that may run again come back to the queue,
         and one that is no longer to run is called off. Such is also who still says RUNNING: its batch was
         abandoned because its request had completed."""
-        effects: list[Effect] = []
         unit = self._announced
         if unit is not None and unit.stage is not Stage.READY:
             self._announced = None
-            effects = self._tell([(token, unit.attempts) for token in self._of_announced], now)
+            self._tell([(token, unit.attempts) for token in self._of_announced], now)
         if self._parked and self.is_settled():
             free = [item for item in self._parked.values() if item.stage is not Stage.READY or is_safe(item)]
             for item in reversed(free):
                 del self._parked[item.id]
                 if item.stage is Stage.READY:
                     queue.add_first(item, now)
-        return effects
 
-    def may_run(
-        self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float
-    ) -> tuple[bool, list[Effect]]:
+    def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> bool:
         """Whether a suspect may run alone now. If not it is announced, or waits aside while others are
         served."""
-        effects: list[Effect] = []
         if unit is self._announced and self.is_settled():
             if is_safe(unit):
-                return True, []
+                return True
             self._announced = None  # what made it safe has gone meanwhile
-            effects = self._tell([(token, unit.attempts) for token in unit.used], now)
+            self._tell([(token, unit.attempts) for token in unit.used], now)
         elif self._announced is None and self.is_settled() and is_safe(unit):
             self._announced, self._of_announced = unit, unit.used
-            effects = self._tell([(token, unit.attempts + 1) for token in unit.used], now, alone=True)
+            self._tell([(token, unit.attempts + 1) for token in unit.used], now, alone=True)
             if self.is_settled():  # nobody upstream is to be told, or a test lets it go
-                return True, effects
+                return True
             queue.add_first(unit, now)
-            return False, effects
+            return False
         self._parked[unit.id] = unit
-        return False, effects
+        return False
 
-    def call_off(self, now: float) -> list[Effect]:
+    def call_off(self, now: float) -> None:
         """Who was announced does not run here after all."""
         unit, self._announced = self._announced, None
-        return (
-            [] if unit is None else self._tell([(token, unit.attempts) for token in self._of_announced], now)
-        )
+        if unit is not None:
+            self._tell([(token, unit.attempts) for token in self._of_announced], now)
 
-    def survived(self, units: list[Unit], now: float) -> list[Effect]:
+    def survived(self, units: list[Unit], now: float) -> None:
         """The model has come through its run alone: should this instance die later, it was not of this."""
         if self._announced in units:
             self._announced = None
-        return self._tell(
-            [(token, unit.attempts) for unit in units if unit.attempts for token in unit.used], now
-        )
+        self._tell([(token, unit.attempts) for unit in units if unit.attempts for token in unit.used], now)
 
-    def died(self, batch: list[Unit], now: float) -> list[Effect]:
+    def died(self, batch: list[Unit], now: float) -> None:
         """The model died with these in it, and this proxy lives to name them."""
         if self._announced in batch:
             self._announced = None
@@ -145,7 +138,7 @@ class Attempts:
         for unit in batch:
             unit.attempts = unit.attempts + 1 if alone else max(unit.attempts, 1)
             self._outlived[unit.id] = None
-        return self._tell([(token, unit.attempts) for unit in batch for token in unit.used], now)
+        self._tell([(token, unit.attempts) for unit in batch for token in unit.used], now)
 
     # -- words -----------------------------------------------------------------------------------------------
 
@@ -190,11 +183,13 @@ class Attempts:
         self._parked.clear()
         self._settle()
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Say again what is not acknowledged; others wait no longer than they must."""
         if now >= self._holds_until:
             self._holds_until = FOREVER
-        return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]
+        for word in self._open.values():
+            if now >= word.due:
+                self._say(word, now)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
@@ -206,8 +201,7 @@ class Attempts:
         if not self._open:
             self._holds_until = FOREVER
 
-    def _tell(self, counts: list[tuple[Token, int]], now: float, alone: bool = False) -> list[Effect]:
-        effects: list[Effect] = []
+    def _tell(self, counts: list[tuple[Token, int]], now: float, alone: bool = False) -> None:
         for token, attempts in counts:
             if token.request not in self._knowledge.completed:
                 self._serial += 1
@@ -215,31 +209,28 @@ class Attempts:
                 word = self._open[token.source, token.request, token.lane] = Word(
                     token, attempts, self._serial, epoch
                 )
-                effects += self._say(word, now)
+                self._say(word, now)
         if self._open and counts:
             self._holds_until = now + limits.attempt_wait_s
-        return effects
 
-    def _say(self, word: Word, now: float) -> list[Effect]:
+    def _say(self, word: Word, now: float) -> None:
         token = word.token
         word.due = now + limits.resend_after_s
         owner = self._knowledge.owner(token.source, token.request)[0]
         if owner is None:
-            return []
-        return [
-            Send(
-                owner,
-                Attempt(
-                    token.source,
-                    self._op,
-                    token.request,
-                    token.lane,
-                    word.attempts,
-                    word.serial,
-                    word.alone_in,
-                ),
-            )
-        ]
+            return
+        self._ctx.send(
+            owner,
+            Attempt(
+                token.source,
+                self._op,
+                token.request,
+                token.lane,
+                word.attempts,
+                word.serial,
+                word.alone_in,
+            ),
+        )
 
 
 def managers_of(members: Mapping[InstanceId, Member]) -> list[InstanceId]:

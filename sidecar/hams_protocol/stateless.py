@@ -14,7 +14,6 @@ from hams_protocol.effects import (
     NoteExec,
     Propose,
     RestartModel,
-    Send,
     StartBatch,
     Stop,
 )
@@ -53,7 +52,7 @@ from hams_protocol.messages import (
 from hams_protocol.poison import managers_of
 from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import pass_on, slot_number
-from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
+from hams_protocol.vertex import FOREVER, Vertex
 
 
 class Inquiry:
@@ -92,7 +91,7 @@ class StatelessMachine(Vertex):
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
         super().__init__(graph, op, instance)
-        self.keeper = Keeper(graph, instance, self.knowledge, op)
+        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, op)
         self._owned: dict[int, int] = {}
         self._slots = 0
         self._fans_out = len(self.operator.targets) > 1
@@ -114,22 +113,22 @@ class StatelessMachine(Vertex):
         """One event; the effects in the order in which they must be performed."""
         if self._stopped:
             return []
-        effects = self.handle_common(event, now)
-        if effects is None:
-            effects = self._model_event(event, now)
+        ctx = self.ctx
+        ctx.begin(now)
+        self.handle(event, now)
         if self.is_over():
-            return up_to_stop(effects)
+            return ctx.up_to_stop()
         if isinstance(event, Tick):
-            effects += self.common_tick(now)
-        effects += self._pump(now)
+            self.common_tick(now)
+        self._pump(now)
         if self._leaving or self._draining:
-            effects += self._pass_on(now)
-        effects += self.flush_acks(now)
+            self._pass_on(now)
+        self.flush_acks(now)
         if isinstance(event, Tick):
             self._ticked_at = now
-            effects += self.outbox.tick(now)
-            effects += self._ask_again(now)
-        return effects
+            self.outbox.tick(now)
+            self._ask_again(now)
+        return ctx.out
 
     def is_over(self) -> bool:
         """Whether it has stopped: nothing is done under this id any more."""
@@ -185,16 +184,16 @@ class StatelessMachine(Vertex):
 
     # -- topology --------------------------------------------------------------------------------------------
 
-    def topology_changed(self, now: float) -> list[Effect]:
+    def topology_changed(self, now: float) -> None:
         """Slots may have come, or have been handed over; one taken away means that this instance is
         revoked."""
         topology = self.knowledge.topology
         if self.instance in topology.revoked:
             self._stopped = True
-            return [Stop("revoked")]
+            self.ctx.emit(Stop("revoked"))
+            return
         slots = self.knowledge.slots_of(self.operator.name)
         owned = {number: slot.epoch for number, slot in enumerate(slots) if slot.instance == self.instance}
-        effects: list[Effect] = []
         self._slots = len(slots)
         gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
         self._forget(set(self._owned) - set(owned))
@@ -207,19 +206,28 @@ class StatelessMachine(Vertex):
         for number, epoch in gained.items():
             self._had_role = True
             if self._fans_out and epoch > 1:
-                effects += self._inquire(number, epoch, now)
-        effects += self.purge_units(now)
+                self._inquire(number, epoch, now)
+        self.purge_units(now)
         self._handed = [
             token for token in self._handed if self.knowledge.status(token.deps) is not Status.ORPHAN
         ]
         for unit in self.joins.units():
             if unit.stage is Stage.WAITING:
-                effects += self.unit_changed(unit, now)
-        return effects + self._inquire_on()
+                self.unit_changed(unit, now)
+        self._inquire_on()
 
-    def members_changed(self, now: float) -> list[Effect]:
+    def members_changed(self, now: float) -> None:
         """See `Vertex`."""
-        return self._inquire_on()
+        self._inquire_on()
+
+    def peer_up(self, peer: InstanceId, now: float) -> None:
+        """What is to be asked again has its own time."""
+
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+        """It has no followers, and judges nobody."""
+
+    def durable_rose(self, ops: list[str], now: float) -> None:
+        """It holds nothing back: what it produces carries its dependencies."""
 
     # -- handing slots over ----------------------------------------------------------------------------------
 
@@ -247,16 +255,17 @@ class StatelessMachine(Vertex):
             return False
         return self.joins.meta(unit).hops == 0 and not self.outbox.tokens(unit.id.request)
 
-    def _pass_on(self, now: float) -> list[Effect]:
+    def _pass_on(self, now: float) -> None:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner
         proposes its successor."""
         if self._draining and not self._owned and self.keeper.is_needed:
-            return []
+            return
         if self._draining and not self._owned:
             self._stopped = True
-            return [Stop("drained: it has no slot any more")]
+            self.ctx.emit(Stop("drained: it has no slot any more"))
+            return
         if now < self._proposed_at + limits.propose_retry_s:
-            return []
+            return
         busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
         busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
         for number, successor in self._leaving.items():
@@ -273,8 +282,8 @@ class StatelessMachine(Vertex):
             )
             if changed is not None:
                 self._proposed_at = FOREVER  # until its outcome is known
-                return [Propose(self.knowledge.revision, changed)]
-        return []
+                self.ctx.emit(Propose(self.knowledge.revision, changed))
+                return
 
     def _substitute(self) -> InstanceId | None:
         """Who else could have a slot of this one: an instance with the fewest."""
@@ -293,14 +302,13 @@ class StatelessMachine(Vertex):
 
     # -- the inquiry -----------------------------------------------------------------------------------------
 
-    def _inquire(self, slot: int, epoch: int, now: float) -> list[Effect]:
+    def _inquire(self, slot: int, epoch: int, now: float) -> None:
         sets = {name: self.knowledge.set_of(name).epoch for name in self._receiver_sets()}
         inquiry = self._inquiries[slot] = Inquiry(slot, epoch, self._stateless_receivers(), sets, now)
         query = SlotQuery(self.operator.name, slot, epoch)
-        return [
-            *(Send(peer, query) for peer in sorted(inquiry.instances)),
-            *self._ask_leaders(inquiry),
-        ]
+        for peer in sorted(inquiry.instances):
+            self.ctx.send(peer, query)
+        self._ask_leaders(inquiry)
 
     def _receiver_sets(self) -> list[str]:
         """Replica sets among the receivers. A sink is every shard: each may have logged what it received for
@@ -324,10 +332,9 @@ class StatelessMachine(Vertex):
                 instances.update(slot.instance for slot in table.slots if slot.instance is not None)
         return instances.difference(topology.revoked)
 
-    def _ask_leaders(self, inquiry: Inquiry) -> list[Effect]:
+    def _ask_leaders(self, inquiry: Inquiry) -> None:
         """Ask the leaders of sets that have not answered; each once for an epoch, until it is asked
         `_ask_again`."""
-        effects: list[Effect] = []
         query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
         for name in inquiry.sets:
             replica_set = self.knowledge.set_of(name)
@@ -336,80 +343,73 @@ class StatelessMachine(Vertex):
             leader = (replica_set.primary, replica_set.epoch)
             if leader not in inquiry.asked:
                 inquiry.asked.add(leader)
-                effects.append(Send(replica_set.primary, query))
-        return effects
+                self.ctx.send(replica_set.primary, query)
 
-    def _inquire_on(self) -> list[Effect]:
+    def _inquire_on(self) -> None:
         """Roles have changed. Who has gone need not answer for itself, but a set must answer: its new leader
         is asked."""
-        effects: list[Effect] = []
         if not self._inquiries:
-            return effects
+            return
         living = self._stateless_receivers()
         for inquiry in list(self._inquiries.values()):
             inquiry.instances &= living
-            effects += self._ask_leaders(inquiry)
+            self._ask_leaders(inquiry)
             self._settle(inquiry)
-        return effects
 
     def _settle(self, inquiry: Inquiry) -> None:
         if inquiry.is_over:
             self._inquiries.pop(inquiry.slot, None)
 
-    def _ask_again(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+    def _ask_again(self, now: float) -> None:
         for inquiry in self._inquiries.values():
             if now >= inquiry.asked_at + limits.resend_after_s:
                 inquiry.asked_at = now
                 inquiry.asked.clear()
                 query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
-                effects += [Send(peer, query) for peer in sorted(inquiry.instances)]
-                effects += self._ask_leaders(inquiry)
-        return effects
+                for peer in sorted(inquiry.instances):
+                    self.ctx.send(peer, query)
+                self._ask_leaders(inquiry)
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """Answers of receivers, and a manager's probe."""
         if isinstance(message, SlotAnswer):
-            return self._slot_answer(sender, message, now)
-        if isinstance(message, Probe):
+            self._slot_answer(sender, message, now)
+        elif isinstance(message, Probe):
             health = Health.HEALTHY if self._model_ready else Health.MODEL_DEAD
             epoch = max(self._owned.values(), default=0)
             report = RoleReport(self.operator.name, self.role, epoch, -1, self.ready)
             reports = (report, *self.keeper.reports())
             answer = ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports)
-            return [Send(sender, answer)]
-        return []
+            self.ctx.send(sender, answer)
 
-    def _slot_answer(self, sender: InstanceId, answer: SlotAnswer, now: float) -> list[Effect]:
+    def _slot_answer(self, sender: InstanceId, answer: SlotAnswer, now: float) -> None:
         inquiry = self._inquiries.get(answer.slot)
         if inquiry is None or answer.epoch != inquiry.epoch or answer.op != self.operator.name:
-            return []
+            return
         if answer.led is None:
             if sender not in inquiry.instances:
-                return []
+                return
             inquiry.instances.discard(sender)
         else:
             name, epoch = answer.led
             if name not in inquiry.sets or epoch < inquiry.sets[name]:
-                return []
+                return
             del inquiry.sets[name]
-        effects: list[Effect] = []
         for token in answer.tokens:
-            effects += self._adopt(token, now)
+            self._adopt(token, now)
         self._settle(inquiry)
-        return effects
 
-    def _adopt(self, token: Token, now: float) -> list[Effect]:
+    def _adopt(self, token: Token, now: float) -> None:
         """A predecessor's value goes to the other receivers under its old id; of a skip only the route is
         kept."""
         is_orphan = self.knowledge.status(token.deps) is Status.ORPHAN
         if token.request in self.knowledge.completed or is_orphan:
-            return []
+            return
         unit = self.joins.ensure(token.unit)
         if unit.stage is not Stage.DONE:
             unit.route, unit.made = token.route, token.deps
         if token.kind is Kind.SKIP or unit.stage is Stage.DONE:
-            return []
+            return
         unit.stage = Stage.DONE
         unit.keep = True
         unit.used = ()
@@ -423,41 +423,40 @@ class StatelessMachine(Vertex):
             token.route,
             token.meta,
         )
-        effects: list[Effect] = []
         for target in self.operator.targets:
-            effects += self.outbox.put(target, token if target in token.route else skip, now)
-        return effects
+            self.outbox.put(target, token if target in token.route else skip, now)
 
     # -- running the model -----------------------------------------------------------------------------------
 
-    def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
+    def unit_ready(self, unit: Unit, now: float) -> None:
         """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
         forward = self._passed_on(unit)
         if forward is not None and not self._inquiries and not self._is_leaving(unit):
-            return self._forward(unit, forward, now)
-        self.queue.add(unit, now)
-        return []
+            self._forward(unit, forward, now)
+        else:
+            self.queue.add(unit, now)
 
     def _passed_on(self, unit: Unit) -> Forward | None:
         if unit.attempts and self.attempts.is_poison(unit):
             return Forward(Kind.ERROR, self.attempts.error(unit))
         return self.joins.forward(unit)
 
-    def _forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
+    def _forward(self, unit: Unit, forward: Forward, now: float) -> None:
         if forward.kind is Kind.ERROR:
-            return self._emit_error(unit, forward.error, now)
+            self._emit_error(unit, forward.error, now)
+            return
         deps = self.knowledge.prune(self.joins.deps(unit))
         _, _, outputs = self.forwarded(unit, forward, deps)
-        return self._finish(unit, deps, outputs, now)
+        self._finish(unit, deps, outputs, now)
 
-    def _pump(self, now: float) -> list[Effect]:
+    def _pump(self, now: float) -> None:
         if self._running or not self._model_ready or self._inquiries:
-            return []
-        effects = self.attempts.turn(self.queue, _always, now)
+            return
+        self.attempts.turn(self.queue, _always, now)
         while not (self._running or self.attempts.holds):
             units = self.queue.take(now)
             if not units:
-                return effects
+                return
             runnable: list[Unit] = []
             for unit in units:
                 if self.sending_epoch(unit.id.request) is None or self._is_leaving(unit):
@@ -465,19 +464,13 @@ class StatelessMachine(Vertex):
                     continue
                 forward = self._passed_on(unit)
                 if forward is not None:
-                    effects += self._forward(unit, forward, now)
-                    continue
-                if unit.attempts:
-                    runs, said = self.attempts.may_run(unit, self.queue, _always, now)
-                    effects += said
-                    if not runs:
-                        continue
-                runnable.append(unit)
+                    self._forward(unit, forward, now)
+                elif not unit.attempts or self.attempts.may_run(unit, self.queue, _always, now):
+                    runnable.append(unit)
             if runnable:
-                effects += self._start(runnable)
-        return effects
+                self._start(runnable)
 
-    def _start(self, units: list[Unit]) -> list[Effect]:
+    def _start(self, units: list[Unit]) -> None:
         self._batch += 1
         self._running = units
         for unit in units:
@@ -487,36 +480,41 @@ class StatelessMachine(Vertex):
             BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit), self.joins.renamed(unit))
             for unit in units
         )
-        return [StartBatch(self._batch, batch)]
+        self.ctx.emit(StartBatch(self._batch, batch))
 
-    def _model_event(self, event: Event, now: float) -> list[Effect]:
+    def own_event(self, event: Event, now: float) -> None:
+        """See `Vertex`."""
         if isinstance(event, BatchDone):
-            return self._batch_done(event, now)
+            self._batch_done(event, now)
+            return
         if isinstance(event, BatchFailed):
-            return self._batch_failed(event, now)
+            self._batch_failed(event, now)
+            return
         if isinstance(event, ModelReady):
             self._model_ready = True
-            return []
+            return
         if isinstance(event, ModelDied):
-            return self._model_died(event, now)
+            self._model_died(event, now)
+            return
         if isinstance(event, UpdateWanted):
-            return [AbandonBatch(event.batch)]
+            self.ctx.emit(AbandonBatch(event.batch))
+            return
         if isinstance(event, CasDone | CasFailed):
             self._proposed_at = -FOREVER
-            return self.learn_revision(event.topology, event.revision, now)
+            self.learn_revision(event.topology, event.revision, now)
+            return
         if isinstance(event, CasUnknown):
             self._proposed_at = now
         if isinstance(event, Drain):
             self._draining = True
             self._leaving = dict.fromkeys(self._owned)
-            return self.keeper.leave(now)
-        return []
+            self.keeper.leave(now)
 
-    def _batch_done(self, event: BatchDone, now: float) -> list[Effect]:
+    def _batch_done(self, event: BatchDone, now: float) -> None:
         if event.batch != self._batch:
-            return []
+            return
         running = {unit.id: unit for unit in self._running}
-        effects: list[Effect] = self.attempts.survived(self._running, now)
+        self.attempts.survived(self._running, now)
         self._running = []
         for result in event.results:
             unit = running.get(result.unit)
@@ -524,28 +522,29 @@ class StatelessMachine(Vertex):
                 continue
             if self.sending_epoch(unit.id.request) is None or unit.id.request in self.knowledge.completed:
                 continue
-            effects += self._result(unit, result, now)
-        return effects
+            self._result(unit, result, now)
 
-    def _result(self, unit: Unit, result: UnitResult, now: float) -> list[Effect]:
+    def _result(self, unit: Unit, result: UnitResult, now: float) -> None:
         if result.refused:
             unit.refused.update(token.source for token in unit.used)
             unit.reset()
-            return self.unit_changed(unit, now)
+            self.unit_changed(unit, now)
+            return
         if result.error is not None:
-            return self._emit_error(unit, ModelError(self.operator.name, result.error), now)
+            self._emit_error(unit, ModelError(self.operator.name, result.error), now)
+            return
         route = unit.route if unit.route is not None else result.route
         if route is None:
             route = tuple(target for target in self.operator.targets if target != FEEDBACK)
-        return self._emit(unit, Kind.VALUE, result.payload, route, None, now)
+        self._emit(unit, Kind.VALUE, result.payload, route, None, now)
 
-    def _emit_error(self, unit: Unit, error: ModelError | None, now: float) -> list[Effect]:
+    def _emit_error(self, unit: Unit, error: ModelError | None, now: float) -> None:
         """To every receiver, but for those who have got a skip of a predecessor's already: they may have
         consumed it."""
         successors = self.operator.successors
         kept = unit.route
         route = successors if kept is None else tuple(target for target in successors if target in kept)
-        return self._emit(unit, Kind.ERROR, None, route, error, now)
+        self._emit(unit, Kind.ERROR, None, route, error, now)
 
     def _emit(
         self,
@@ -555,7 +554,7 @@ class StatelessMachine(Vertex):
         route: tuple[str, ...],
         error: ModelError | None,
         now: float,
-    ) -> list[Effect]:
+    ) -> None:
         deps = self.knowledge.prune(self.joins.deps(unit))
         inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
         out, outputs = self.make_outputs(unit, deps, route, kind, payload, error)
@@ -570,52 +569,45 @@ class StatelessMachine(Vertex):
             route,
             slot=slot,
         )
-        return [note, *self._finish(unit, deps, outputs, now)]
+        self.ctx.emit(note)
+        self._finish(unit, deps, outputs, now)
 
-    def _finish(
-        self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float
-    ) -> list[Effect]:
+    def _finish(self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float) -> None:
         self.joins.finish(unit, deps, self.fan_out_sources)
-        effects: list[Effect] = []
         for target, token in outputs:
-            effects += self.outbox.put(target, token, now)
-        return effects
+            self.outbox.put(target, token, now)
 
     # -- failures of the model -------------------------------------------------------------------------------
 
-    def _batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
+    def _batch_failed(self, event: BatchFailed, now: float) -> None:
         """Its units run one per batch; one that fails alone gets the error."""
         if event.batch != self._batch:
-            return []
+            return
         units = [unit for unit in self._running if unit.stage is Stage.RUNNING and unit.batch == event.batch]
         alone = len(self._running) == 1
-        effects = self.attempts.survived(self._running, now)
+        self.attempts.survived(self._running, now)
         self._running = []
         if alone:
-            return effects + [
-                effect
-                for unit in units
-                for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)
-            ]
+            for unit in units:
+                self._result(unit, UnitResult(unit.id, error=event.message), now)
+            return
         for unit in reversed(units):
             unit.stage = Stage.READY
             self.attempts.isolate(unit)
             self.queue.add_first(unit, now)
-        return effects
 
-    def _model_died(self, event: ModelDied, now: float) -> list[Effect]:
+    def _model_died(self, event: ModelDied, now: float) -> None:
         """Say at once which requests were in it, and that this instance cannot serve its slots."""
         self._model_ready = False
         units, self._running = self._running, []
-        effects = self.attempts.died(units, now)
+        self.attempts.died(units, now)
         for unit in reversed(units):
             if unit.stage is Stage.RUNNING:
                 unit.stage = Stage.READY
                 self.queue.add_first(unit, now)
-        effects += [
-            Send(manager, Suspect(self.instance, event.reason)) for manager in managers_of(self.members)
-        ]
-        return [*effects, RestartModel(event.reason)]
+        for manager in managers_of(self.members):
+            self.ctx.send(manager, Suspect(self.instance, event.reason))
+        self.ctx.emit(RestartModel(event.reason))
 
 
 def _always(unit: Unit) -> bool:

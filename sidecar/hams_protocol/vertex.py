@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import limits
 from hams_protocol.batching import BatchQueue
+from hams_protocol.context import Context
 from hams_protocol.deps import Dep, Deps
-from hams_protocol.effects import Effect, Send, Stop
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
 from hams_protocol.ids import InstanceId, Lane, RequestId, ValueId
@@ -52,14 +52,6 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 
 
-def up_to_stop(effects: list[Effect]) -> list[Effect]:
-    """Who has stopped does nothing more under that id (section 6): what would follow its Stop goes."""
-    for index, effect in enumerate(effects):
-        if isinstance(effect, Stop):
-            return effects[: index + 1]
-    return effects
-
-
 class Vertex(ABC):
     """Common machine of an operator instance. Subclasses own the roles, and make its `keeper`, which knows
     what they are made of."""
@@ -67,6 +59,7 @@ class Vertex(ABC):
     keeper: "Keeper"
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
+        self.ctx = Context()
         self.graph = graph
         self.operator = graph.operators[op]
         self.instance = instance
@@ -75,8 +68,8 @@ class Vertex(ABC):
         self.members: dict[InstanceId, Member] = {}
         self.joins = JoinBuffer(self.operator)
         self.queue = BatchQueue(self.operator.batch)
-        self.outbox = Outbox(self.knowledge, self.sending_epoch)
-        self.attempts = Attempts(graph, op, self.knowledge)
+        self.outbox = Outbox(self.ctx, self.knowledge, self.sending_epoch)
+        self.attempts = Attempts(self.ctx, graph, op, self.knowledge)
         self.fan_out_sources = frozenset(
             edge.source
             for edge in self.operator.in_edges
@@ -104,11 +97,11 @@ class Vertex(ABC):
         """Whether a manager's Fence keeps these dependencies out for now."""
 
     @abstractmethod
-    def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
+    def unit_ready(self, unit: Unit, now: float) -> None:
         """A unit's join rule is met."""
 
     @abstractmethod
-    def topology_changed(self, now: float) -> list[Effect]:
+    def topology_changed(self, now: float) -> None:
         """A newer topology was learnt: change roles, purge what is orphan."""
 
     @abstractmethod
@@ -119,171 +112,181 @@ class Vertex(ABC):
     def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
         """What it says to the new owner of a fan-out's slot; None if another instance answers for its set."""
 
+    @abstractmethod
+    def own_event(self, event: Event, now: float) -> None:
+        """An event that only some roles understand."""
+
     # -- dispatch --------------------------------------------------------------------------------------------
 
-    def handle_common(self, event: Event, now: float) -> list[Effect] | None:
-        """Events that mean the same to every operator instance; None for all others."""
+    def handle(self, event: Event, now: float) -> None:
+        """Events that mean the same to every operator instance; the others are its role's."""
         if isinstance(event, Received):
-            return self._received(event.sender, event.message, now)
-        if isinstance(event, TopologyLearnt):
-            return self.learn_topology(event, now)
-        if isinstance(event, MembersChanged):
+            self._received(event.sender, event.message, now)
+        elif isinstance(event, TopologyLearnt):
+            self.learn_topology(event, now)
+        elif isinstance(event, MembersChanged):
             self.members = {member.instance: member for member in event.members}
-            return self.members_changed(now)
-        if isinstance(event, PeerUp):
-            return [
-                *self.outbox.resend_to(event.peer, now),
-                *self.peer_up(event.peer, now),
-                *self.keeper.peer_up(event.peer, now),
-            ]
-        if isinstance(event, PeerDown):
-            return self.peer_down(event.peer, event.refused, now)
-        return None
+            self.members_changed(now)
+        elif isinstance(event, PeerUp):
+            self.outbox.resend_to(event.peer, now)
+            self.peer_up(event.peer, now)
+            self.keeper.peer_up(event.peer, now)
+        elif isinstance(event, PeerDown):
+            self.peer_down(event.peer, event.refused, now)
+        else:
+            self.own_event(event, now)
 
-    def members_changed(self, now: float) -> list[Effect]:
+    @abstractmethod
+    def members_changed(self, now: float) -> None:
         """Instances have come or gone."""
-        return []
 
-    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+    @abstractmethod
+    def peer_up(self, peer: InstanceId, now: float) -> None:
         """A connection stands again."""
-        return []
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
+    @abstractmethod
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
         """A connection broke."""
-        return []
 
-    def durable_rose(self, ops: list[str], now: float) -> list[Effect]:
+    @abstractmethod
+    def durable_rose(self, ops: list[str], now: float) -> None:
         """Watermarks of other operators have risen."""
-        return []
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    @abstractmethod
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """A message that only some roles understand."""
-        return []
 
-    def _received(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def _received(self, sender: InstanceId, message: Message, now: float) -> None:
         if isinstance(message, Deliver):
-            return self.deliver(sender, message, now)
+            self.deliver(sender, message, now)
+            return
         if isinstance(message, TokenAcks):
             for ack in message.acks:
                 self.outbox.acknowledge(sender, ack)
-            return []
+            return
         if isinstance(message, Durable):
-            return self._announced(message, now)
+            self._announced(message, now)
+            return
         if isinstance(message, Completion):
-            return self._completion(message)
+            self._completion(message)
+            return
         if isinstance(message, Heartbeat):
             known_generation = self.knowledge.topology.generation
-            return (
-                [Send(sender, AskTopology(known_generation))] if message.generation > known_generation else []
-            )
+            if message.generation > known_generation:
+                self.ctx.send(sender, AskTopology(known_generation))
+            return
         if isinstance(message, TopologyNews):
-            return self.learn_topology(TopologyLearnt(message.topology, -1), now)
+            self.learn_topology(TopologyLearnt(message.topology, -1), now)
+            return
         if isinstance(message, AskTopology):
             known = self.knowledge.topology
-            return (
-                [Send(sender, TopologyNews(known, self.knowledge.revision))]
-                if known.generation > message.generation
-                else []
-            )
+            if known.generation > message.generation:
+                self.ctx.send(sender, TopologyNews(known, self.knowledge.revision))
+            return
         if isinstance(message, SlotQuery):
-            return self._slot_query(sender, message)
+            self._slot_query(sender, message)
+            return
         if isinstance(message, Attempt):
             noted = self.outbox.attempted(sender, message) or message.request in self.knowledge.completed
-            return (
-                [Send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))]
-                if noted
-                else []
-            )
+            if noted:
+                self.ctx.send(
+                    sender, AttemptAck(message.source, message.request, message.lane, message.serial)
+                )
+            return
         if isinstance(message, AttemptAck):
             self.attempts.acknowledged(message)
-            return []
+            return
         if isinstance(message, StateCopy):
             self._completion(message.complete)  # what completes no later broadcast may say anything new of
         if self.keeper.is_for(message):
-            return self.keeper.message(sender, message, now)
-        return self.message(sender, message, now)
+            self.keeper.message(sender, message, now)
+        else:
+            self.message(sender, message, now)
 
-    def _announced(self, notice: Durable, now: float) -> list[Effect]:
+    def _announced(self, notice: Durable, now: float) -> None:
         risen = self.knowledge.announce(notice)
-        return [*self.durable_rose(risen, now), *self.keeper.durable_rose(now)] if risen else []
+        if risen:
+            self.durable_rose(risen, now)
+            self.keeper.durable_rose(now)
 
-    def learn_topology(self, event: TopologyLearnt, now: float) -> list[Effect]:
+    def learn_topology(self, event: TopologyLearnt, now: float) -> None:
         """Take over a topology if it is newer, then judge again what was held."""
         if not self.knowledge.learn(event.topology, event.revision):
-            return []
-        effects = [*self.topology_changed(now), *self.keeper.topology_changed(now)]
+            return
+        self.topology_changed(now)
+        self.keeper.topology_changed(now)
         self.outbox.purge()
         self.attempts.purge()
-        effects += self.outbox.owners_changed(now)
-        return [*effects, *self.judge_undecided(now)]
+        self.outbox.owners_changed(now)
+        self.judge_undecided(now)
 
-    def judge_undecided(self, now: float) -> list[Effect]:
+    def judge_undecided(self, now: float) -> None:
         """Judge again what could not be judged before."""
-        effects: list[Effect] = []
         held = list(self._undecided)
         self._undecided.clear()
         for sender, deliver in held:
-            effects += self.deliver(sender, deliver, now, again=True)
-        return effects
+            self.deliver(sender, deliver, now, again=True)
 
-    def learn_revision(self, topology: Topology, revision: int, now: float) -> list[Effect]:
+    def learn_revision(self, topology: Topology, revision: int, now: float) -> None:
         """A topology that came with its etcd revision."""
-        return self.learn_topology(TopologyLearnt(topology, revision), now)
+        self.learn_topology(TopologyLearnt(topology, revision), now)
 
     # -- intake ----------------------------------------------------------------------------------------------
 
-    def deliver(self, sender: InstanceId, message: Deliver, now: float, again: bool = False) -> list[Effect]:
+    def deliver(self, sender: InstanceId, message: Deliver, now: float, again: bool = False) -> None:
         """Judge a token, then acknowledge and join it."""
         token = message.token
         knowledge = self.knowledge
         if token.request in knowledge.completed:
             self._acknowledge(sender, message, token.value_id, now)
-            return []
+            return
         epoch = knowledge.source_epoch(token.source, token.request)
         if message.epoch < epoch:
-            return [Send(sender, TopologyNews(knowledge.topology, knowledge.revision))] if not again else []
+            if not again:
+                self.ctx.send(sender, TopologyNews(knowledge.topology, knowledge.revision))
+            return
         if message.epoch > epoch:
             if (
                 token.source == FRONTEND
                 or self.graph.operators[token.source].stateful
                 or not knowledge.slots_of(token.source)
             ):
-                return self._hold(sender, message)
+                self._hold(sender, message)
+                return
             knowledge.fence(
                 token.source, slot_number(token.request, len(knowledge.slots_of(token.source))), message.epoch
             )
         status = knowledge.status(token.deps) if token.deps else Status.DURABLE
         if status is Status.ORPHAN:
-            return []
+            return
         if status is Status.UNKNOWN:
-            return self._hold(sender, message)
+            self._hold(sender, message)
+            return
         if self.is_fenced(token.deps):
             self._undecided.append((sender, message))
-            return []
+            return
         if self.sending_epoch(token.request) is None:
             if not again:
                 self._undecided.append((sender, message))
-            return []
+            return
         if self.is_consumed(token):
             self._acknowledge(sender, message, token.value_id, now)
             if self.operator.join is not Join.FIRST:
-                return []
+                return
         unit = self.joins.add(token)
         if message.attempts:
             unit.attempts = max(unit.attempts, message.attempts)
         self._acknowledge(sender, message, self.joins.value_held(unit, token), now)
-        return self.unit_changed(unit, now)
+        self.unit_changed(unit, now)
 
-    def unit_changed(self, unit: Unit, now: float) -> list[Effect]:
+    def unit_changed(self, unit: Unit, now: float) -> None:
         """A unit got a token (or lost a purged one): is it ready, has a First heard of all its in-edges?"""
-        effects: list[Effect] = []
         if self.operator.join is Join.FIRST and self.joins.all_delivered(unit):
-            effects += self._close(unit, now)
+            self._close(unit, now)
         if self.joins.settle(unit):
-            effects += self.unit_ready(unit, now)
-        return effects
+            self.unit_ready(unit, now)
 
-    def _close(self, unit: Unit, now: float) -> list[Effect]:
+    def _close(self, unit: Unit, now: float) -> None:
         deps = self.knowledge.prune(self.joins.deps(unit, every=True))
         some = next(iter(unit.tokens.values()))
         token = Token(
@@ -296,7 +299,8 @@ class Vertex(ABC):
             (),
             some.meta,
         )
-        return self.outbox.put(CLOSE, token, now) if not self._closed(unit) else []
+        if not self._closed(unit):
+            self.outbox.put(CLOSE, token, now)
 
     def _closed(self, unit: Unit) -> bool:
         return any(
@@ -304,9 +308,9 @@ class Vertex(ABC):
             for target, token in self.outbox.tokens(unit.id.request)
         )
 
-    def _hold(self, sender: InstanceId, message: Deliver) -> list[Effect]:
+    def _hold(self, sender: InstanceId, message: Deliver) -> None:
         self._undecided.append((sender, message))
-        return [Send(sender, AskTopology(self.knowledge.topology.generation))]
+        self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, now: float) -> None:
         token = message.token
@@ -317,38 +321,36 @@ class Vertex(ABC):
         if self._acks_due == FOREVER:
             self._acks_due = now + limits.ack_delay_s
 
-    def flush_acks(self, now: float) -> list[Effect]:
+    def flush_acks(self, now: float) -> None:
         """Acknowledge what was not completed in the meantime."""
         if now < self._acks_due:
-            return []
-        effects: list[Effect] = []
+            return
         completed = self.knowledge.completed
         for peer, acks in self._acks.items():
             due = [ack for ack in acks if ack.unit.request not in completed]
             for first in range(0, len(due), limits.acks_batch_max):
-                effects.append(Send(peer, TokenAcks(tuple(due[first : first + limits.acks_batch_max]))))
+                self.ctx.send(peer, TokenAcks(tuple(due[first : first + limits.acks_batch_max])))
         self._acks.clear()
         self._acks_due = FOREVER
-        return effects
 
     def common_deadline(self) -> float:
         """When the common part wants a Tick."""
         return min(self._acks_due, self.outbox.deadline(), self.attempts.deadline(), self.keeper.deadline())
 
-    def common_tick(self, now: float) -> list[Effect]:
+    def common_tick(self, now: float) -> None:
         """What the common part does when its time has come, but for sending tokens again."""
-        return [*self.attempts.tick(now), *self.keeper.tick(now)]
+        self.attempts.tick(now)
+        self.keeper.tick(now)
 
     # -- purging ---------------------------------------------------------------------------------------------
 
-    def purge_units(self, now: float) -> list[Effect]:
+    def purge_units(self, now: float) -> None:
         """Drop orphan tokens from the joins; units that run on them, or whose product is orphan, wait for
         their successors.
 
         A First's product does not depend on its losers; one taken over from a slot's former owner may have no
         tokens here at all.
         """
-        effects: list[Effect] = []
         for unit in self.joins.units():
             gone = [
                 source
@@ -371,10 +373,9 @@ class Vertex(ABC):
                 if unit.route is None:
                     self.joins.drop(unit)
                 continue
-            effects += self.unit_changed(unit, now)
-        return effects
+            self.unit_changed(unit, now)
 
-    def _completion(self, message: Completion) -> list[Effect]:
+    def _completion(self, message: Completion) -> None:
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
             self.attempts.drop_complete()
@@ -386,14 +387,14 @@ class Vertex(ABC):
                         unit.stage = Stage.DONE
             self.requests_completed()
             self.keeper.requests_completed()
-        return []
 
     # -- fan-out ---------------------------------------------------------------------------------------------
 
-    def _slot_query(self, sender: InstanceId, query: SlotQuery) -> list[Effect]:
+    def _slot_query(self, sender: InstanceId, query: SlotQuery) -> None:
         self.knowledge.fence(query.op, query.slot, query.epoch)
         answer = self.slot_answer(query)
-        return [] if answer is None else [Send(sender, answer)]
+        if answer is not None:
+            self.ctx.send(sender, answer)
 
     def held_from_slot(self, query: SlotQuery, beside: Iterable[Token]) -> tuple[Token, ...]:
         """Tokens from a slot, of open requests: those in the joins, and those that are kept `beside` them."""

@@ -93,7 +93,7 @@ class FrontendMachine:
         self._outbox = self._roles.outbox
         self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
         self._gateway = Gateway(self._ctx, self._owners)
-        self.keeper = Keeper(graph, instance, self._ctx.knowledge, FRONTEND)
+        self.keeper = Keeper(self._ctx, graph, instance, self._ctx.knowledge, FRONTEND)
         self._questions = Questions(self._ctx, self._roles, self.keeper)
         self._changes = Changes(self._ctx, self._roles, self.keeper, lambda: len(self._gateway), self._stop)
         self._due = FOREVER
@@ -112,8 +112,7 @@ class FrontendMachine:
         ctx = self._ctx
         if self._stopped:
             return []
-        ctx.now = now
-        ctx.out = []
+        ctx.begin(now)
         always = False
         for event in events:
             if isinstance(event, Received):
@@ -226,7 +225,7 @@ class FrontendMachine:
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
             self._ctx.draining = True
-            self._ctx.out += self.keeper.leave(self._ctx.now)
+            self.keeper.leave(self._ctx.now)
 
     def _after(self, always: bool) -> None:
         """What follows the events of a step: timers that are due, replication and commitment, proposals; then
@@ -260,9 +259,9 @@ class FrontendMachine:
             if owner.deadline(FOREVER) <= now:
                 owner.tick()
         if self._outbox.deadline() <= now:
-            self._ctx.out += self._outbox.tick(now)
+            self._outbox.tick(now)
         if self.keeper.deadline() <= now:
-            self._ctx.out += self.keeper.tick(now)
+            self.keeper.tick(now)
 
     def _table(self) -> dict[type, Callable[[InstanceId, Message], None]]:
         return {
@@ -317,7 +316,7 @@ class FrontendMachine:
     def _announced(self, notice: Durable) -> None:
         risen = self.knowledge.announce(notice)
         if risen and self.keeper.states:
-            self._ctx.out += self.keeper.durable_rose(self._ctx.now)
+            self.keeper.durable_rose(self._ctx.now)
         for op in risen:
             for _, _, _, live, number, token in self._waits.risen(op):
                 owner = self._owners.get(token.request.shard)
@@ -375,7 +374,7 @@ class FrontendMachine:
         if isinstance(message, StateCopy):
             self.knowledge.completed.learn(message.complete)
         if self.keeper.is_for(message):
-            self._ctx.out += self.keeper.message(sender, message, self._ctx.now)
+            self.keeper.message(sender, message, self._ctx.now)
 
     # -- forwarded clients -----------------------------------------------------------------------------------
 
@@ -436,14 +435,14 @@ class FrontendMachine:
         if self._roles.drop_kept():
             self._stop("the logs it kept are of no use any more")
             return
-        ctx.out += self.keeper.topology_changed(ctx.now)
+        self.keeper.topology_changed(ctx.now)
         self._broadcast.own(self._owners)
         self._listen()
         self._waits.clear()
         for owner in self._owners.values():
             owner.purge()
         self._sinks.judge_again()
-        ctx.out += self._outbox.owners_changed(ctx.now)
+        self._outbox.owners_changed(ctx.now)
         self._gateway.topology_changed()
 
     def _is_over(self) -> bool:
@@ -498,8 +497,8 @@ class FrontendMachine:
     def _peer_up(self, peer: InstanceId) -> None:
         self._ctx.down.pop(peer, None)
         self._ctx.refused.discard(peer)
-        self._ctx.out += self._outbox.resend_to(peer, self._ctx.now)
-        self._ctx.out += self.keeper.peer_up(peer, self._ctx.now)
+        self._outbox.resend_to(peer, self._ctx.now)
+        self.keeper.peer_up(peer, self._ctx.now)
         self._gateway.peer_up(peer)
         for owner in self._owners.values():
             if owner.halted < 0:

@@ -13,10 +13,11 @@ in-sync set.
 from collections.abc import Callable, Iterable, Mapping
 
 from hams_protocol import limits
+from hams_protocol.context import InvariantError
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, Context, InvariantError
+from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.replication import Replication
@@ -307,7 +308,7 @@ class ShardOwner:
                 skip = skip or Token(request, (), FRONTEND, Kind.SKIP, f"{name}!", (), route, meta)
                 token = skip
             if ctx.mode.retains:
-                ctx.out += self._outbox.put(entry.target, token, ctx.now)
+                self._outbox.put(entry.target, token, ctx.now)
             else:
                 owner = ctx.knowledge.owner(entry.target, request)[0]
                 if owner is not None:

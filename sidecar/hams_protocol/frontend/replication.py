@@ -10,8 +10,9 @@ living owner (protocol.md, section 2).
 from collections.abc import Mapping
 
 from hams_protocol import limits
+from hams_protocol.context import InvariantError
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, Context, InvariantError
+from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.log import ShardLog, copy_parts
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId

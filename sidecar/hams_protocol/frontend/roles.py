@@ -50,7 +50,7 @@ class ShardRoles:
         self.kept = kept
         self.names = ctx.graph.shard_names
         self.numbers = {name: number for number, name in enumerate(self.names)}
-        self.outbox = Outbox(ctx.knowledge, self._sending_epoch)
+        self.outbox = Outbox(ctx, ctx.knowledge, self._sending_epoch)
 
     # -- taking roles ----------------------------------------------------------------------------------------
 

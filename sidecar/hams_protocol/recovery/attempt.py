@@ -12,8 +12,9 @@ yet come, is put off (`put_off`): the others go on without it.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from hams_protocol.context import Context
 from hams_protocol.deps import Dep
-from hams_protocol.effects import Effect, Send
+from hams_protocol.effects import Send
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import (
@@ -87,6 +88,7 @@ class Attempt:
 
     def __init__(
         self,
+        ctx: Context,
         graph: Graph,
         topology: Topology,
         known: Topology,
@@ -102,6 +104,7 @@ class Attempt:
         `patient` are the sets that are not given up as lost yet: a revoked member may come back with its
         state.
         """
+        self._ctx = ctx
         self._graph = graph
         self.topology = topology
         self.known = known
@@ -123,38 +126,35 @@ class Attempt:
 
     def begin(
         self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId], now: float
-    ) -> list[Effect]:
+    ) -> None:
         """Freeze the sets without primary; ask those that must roll back what they retain."""
         self._silent = set(silent)
-        effects: list[Effect] = []
         for name in orphaned:
-            effects += self._freeze(name)
+            self._freeze(name)
         for name in rollbacks:
             replica_set = self.topology.find(name)
             if replica_set.primary is not None and name not in self._moves:
                 question = self._rollbacks[name] = FenceQuestion(replica_set.primary)
-                effects += self._ask_fence(name, question, ())
-        return effects + self._fence_downstream()
+                self._ask_fence(name, question, ())
+        self._fence_downstream()
 
-    def _freeze(self, name: str) -> list[Effect]:
+    def _freeze(self, name: str) -> None:
         old = self.topology.find(name)
         move = self._moves[name] = Move(old)
         gone = set(self.topology.revoked) | self._silent
-        effects: list[Effect] = []
         for instance in old.in_sync:
             if instance not in gone:
                 self._question += 1
                 move.asked[instance] = self._question
-                effects.append(
-                    Send(instance, Freeze(self._question, self.topology.generation, name, old.epoch))
-                )
-        return effects if move.asked else [*effects, *self._decide(move)]
+                self._ctx.send(instance, Freeze(self._question, self.topology.generation, name, old.epoch))
+        if not move.asked:
+            self._decide(move)
 
-    def _freeze_kept(self, move: Move) -> list[Effect]:
+    def _freeze_kept(self, move: Move) -> bool:
         """No in-sync member answers: keepers, and the states that former members brought along, if the
-        topology still names those."""
+        topology still names those. Whether there is anybody to ask."""
         move.asked_kept = True
-        effects: list[Effect] = []
+        before = self._question
         for instance in (*assign.returned(self._members, move.old), *move.old.keepers):
             if (
                 instance not in self._silent
@@ -163,21 +163,17 @@ class Attempt:
             ):
                 self._question += 1
                 move.asked[instance] = self._question
-                effects.append(
-                    Send(
-                        instance,
-                        Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch),
-                    )
+                self._ctx.send(
+                    instance, Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch)
                 )
-        return effects
+        return self._question > before
 
-    def _fence_downstream(self) -> list[Effect]:
+    def _fence_downstream(self) -> None:
         """Every stateful operator downstream of an end hears of it; of new ends again.
 
         Who is revoked, or lost until it is back, need not: whatever its set goes on with has only durable
         dependencies, and no end lies below those.
         """
-        effects: list[Effect] = []
         for op in self._graph.data.operators:
             if not op.stateful or op.name in self._moves or op.name in self._rollbacks:
                 continue
@@ -197,83 +193,80 @@ class Attempt:
                 continue
             question = self._fences.setdefault(op.name, FenceQuestion(replica_set.primary))
             if question.ends != ends:
-                effects += self._ask_fence(op.name, question, ends)
-        return effects
+                self._ask_fence(op.name, question, ends)
 
     def _is_decided(self, name: str) -> bool:
         return name in self._moves and self._moves[name].decided and name not in self.lost
 
-    def _ask_fence(self, name: str, question: FenceQuestion, ends: tuple[Dep, ...]) -> list[Effect]:
+    def _ask_fence(self, name: str, question: FenceQuestion, ends: tuple[Dep, ...]) -> None:
         self._question += 1
         question.ends, question.number, question.clean = ends, self._question, False
-        return [Send(question.primary, Fence(self._question, self.topology.generation, name, ends))]
+        self._ctx.send(question.primary, Fence(self._question, self.topology.generation, name, ends))
 
     # -- answers ---------------------------------------------------------------------------------------------
 
-    def freeze_answer(self, sender: InstanceId, answer: FreezeAnswer) -> list[Effect]:
+    def freeze_answer(self, sender: InstanceId, answer: FreezeAnswer) -> None:
         """One more backup has frozen."""
         move = self._moves.get(answer.name)
         if move is None or sender not in move.missing or move.asked[sender] != answer.attempt:
-            return []
+            return
         move.answers[sender] = answer
         if move.rolls_back:
             if answer.applied is not None and answer.applied >= move.end:
                 move.keepers = (*move.keepers, sender)
-            return []
-        return self._decide(move) if len(move.answers) == len(move.asked) else []
+        elif len(move.answers) == len(move.asked):
+            self._decide(move)
 
-    def fence_answer(self, sender: InstanceId, answer: FenceAnswer) -> list[Effect]:
+    def fence_answer(self, sender: InstanceId, answer: FenceAnswer) -> None:
         """A primary downstream is clean, or has to go back as well."""
         rollback = self._rollbacks.get(answer.name)
         if rollback is not None and rollback.number == answer.attempt:
-            return self._roll_back(answer)
+            self._roll_back(answer)
+            return
         question = self._fences.get(answer.name)
         if question is None or question.number != answer.attempt:
-            return []
+            return
         if not answer.tainted:
             question.clean = True
-            return []
+            return
         del self._fences[answer.name]
         old = self.topology.find(answer.name)
         gone = set(self.topology.revoked) | self._silent
         if any(instance not in gone for instance in old.in_sync):
-            effects = self._freeze(answer.name)
+            self._freeze(answer.name)
             self._moves[answer.name].retained = answer.retained
-            return effects
-        return self._roll_back(answer)
+        else:
+            self._roll_back(answer)
 
-    def refused(self, sender: InstanceId, refusal: Refused, revision: int) -> list[Effect]:
+    def refused(self, sender: InstanceId, refusal: Refused, revision: int) -> None:
         """Somebody does not know this topology yet: here it is, and the question again."""
         if refusal.generation >= self.topology.generation:
-            return []
+            return
         news = Send(sender, TopologyNews(self.known, revision))
         move = self._moves.get(refusal.name)
         if move is not None and sender in move.missing and move.asked[sender] == refusal.attempt:
-            return [
-                news,
-                Send(sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch)),
-            ]
+            self._ctx.emit(news)
+            self._ctx.send(
+                sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch)
+            )
+            return
         for questions in (self._fences, self._rollbacks):
             question = questions.get(refusal.name)
             if question is not None and question.number == refusal.attempt:
-                return [
-                    news,
-                    Send(
-                        sender, Fence(refusal.attempt, self.topology.generation, refusal.name, question.ends)
-                    ),
-                ]
-        return []
+                self._ctx.emit(news)
+                self._ctx.send(
+                    sender, Fence(refusal.attempt, self.topology.generation, refusal.name, question.ends)
+                )
+                return
 
-    def silent(self, instance: InstanceId) -> list[Effect]:
+    def silent(self, instance: InstanceId) -> None:
         """A member fails its probe: nobody waits for it any more."""
         self._silent.add(instance)
-        effects: list[Effect] = []
         for move in list(self._moves.values()):
             if instance in move.missing:
                 del move.asked[instance]
                 if not move.decided and len(move.answers) == len(move.asked):
-                    effects += self._decide(move)
-        return effects
+                    self._decide(move)
 
     def waiting_for(self) -> set[InstanceId]:
         """Who has not answered yet."""
@@ -281,25 +274,23 @@ class Attempt:
         waiting |= {question.primary for question in self._fences.values() if not question.clean}
         return waiting | {question.primary for question in self._rollbacks.values()}
 
-    def ask_again(self, of: InstanceId | None = None) -> list[Effect]:
+    def ask_again(self, of: InstanceId | None = None) -> None:
         """Questions and answers may be lost: every question without an answer once more, or those to one
         instance."""
         generation = self.topology.generation
-        effects: list[Effect] = []
         for name, move in self._moves.items():
             for instance in move.missing:
                 if of is None or instance == of:
                     question = Freeze(move.asked[instance], generation, name, move.old.epoch)
-                    effects.append(Send(instance, question))
+                    self._ctx.send(instance, question)
         for questions in (self._fences, self._rollbacks):
             for name, fence in questions.items():
                 if not fence.clean and (of is None or fence.primary == of):
-                    effects.append(Send(fence.primary, Fence(fence.number, generation, name, fence.ends)))
-        return effects
+                    self._ctx.send(fence.primary, Fence(fence.number, generation, name, fence.ends))
 
     # -- decisions -------------------------------------------------------------------------------------------
 
-    def _decide(self, move: Move) -> list[Effect]:
+    def _decide(self, move: Move) -> None:
         """The **lowest** applied version becomes the end: everything durable is in it."""
         held = {
             instance: answer.applied
@@ -307,8 +298,8 @@ class Attempt:
             if answer.applied is not None
         }
         if not held:
-            if not move.asked_kept and (effects := self._freeze_kept(move)):
-                return effects
+            if not move.asked_kept and self._freeze_kept(move):
+                return
             waits = any(
                 peer not in self.topology.revoked and peer not in move.answers
                 for peer in (*move.old.in_sync, *move.old.keepers)
@@ -316,14 +307,14 @@ class Attempt:
             if move.old.primary not in self.topology.revoked:
                 if waits:
                     self.hopeless = True
-                    return []
+                    return
             elif waits or move.old.lost or move.old.name in self._patient:
                 del self._moves[move.old.name]
                 self.put_off.add(move.old.name)
-                return []
+                return
             move.decided = True
             self.lost.add(move.old.name)
-            return []
+            return
         replicas = [instance for instance in sorted(held) if instance not in move.old.keepers]
         if replicas:
             move.primary = min(replicas, key=lambda instance: held[instance])
@@ -335,7 +326,7 @@ class Attempt:
         ):  # what the keeper holds is safe there, until somebody comes who can go on with it
             del self._moves[move.old.name]
             self.put_off.add(move.old.name)
-            return []
+            return
         move.end = min(held.values())
         move.in_sync = tuple(instance for instance in replicas if instance != move.primary)
         knows_keepers = move.primary in self._members and self._members[move.primary].keeps
@@ -352,9 +343,9 @@ class Attempt:
                 left_out.append(old_primary)
         move.joining = self._living(left_out)
         move.decided = True
-        return self._fence_downstream()
+        self._fence_downstream()
 
-    def _roll_back(self, answer: FenceAnswer) -> list[Effect]:
+    def _roll_back(self, answer: FenceAnswer) -> None:
         """No backup to go to: the primary goes back to its newest retained record **with only durable
         deps**."""
         self._rollbacks.pop(answer.name, None)
@@ -364,22 +355,21 @@ class Attempt:
         chosen = next((item.version for item in answer.retained if self._is_safe(item)), None)
         if chosen is None:
             self.lost.add(answer.name)
-            return []
+            return
         move.primary, move.end = move.old.primary, chosen
         move.joining = self._living([*move.old.in_sync, *move.old.joining])
-        return [*self._freeze_keepers(move), *self._fence_downstream()]
+        self._freeze_keepers(move)
+        self._fence_downstream()
 
-    def _freeze_keepers(self, move: Move) -> list[Effect]:
+    def _freeze_keepers(self, move: Move) -> None:
         """A keeper that holds the end stays: the primary may die before the commit, or before it has called
         another one."""
-        effects: list[Effect] = []
         move.rolls_back = True
         for keeper in self._living(move.old.keepers):
             self._question += 1
             move.asked[keeper] = self._question
             question = Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch)
-            effects.append(Send(keeper, question))
-        return effects
+            self._ctx.send(keeper, question)
 
     def _is_safe(self, item: RetainedVersion) -> bool:
         return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
-from hams_protocol.effects import Effect, Loss, NoteLost, Send
+from hams_protocol.effects import Effect, Loss, NoteLost
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Freeze, FreezeAnswer, Probe, RoleReport
@@ -32,6 +32,7 @@ class Logs:
 
     def __init__(self, machine: "ManagerMachine") -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._questions = 0
         self._asked: dict[int, str] = {}
         self._asked_in = -1
@@ -49,13 +50,13 @@ class Logs:
         """Nothing depends on it now."""
         self._asked_in, self.again_at = -1, FOREVER
 
-    def ask(self, topology: Topology, now: float) -> list[Effect]:
+    def ask(self, topology: Topology, now: float) -> None:
         """Freeze the owners, once in a generation, and again if answers do not come. A log that was lost may
         have held something."""
         if self._touched or not self._m.from_scratch:
-            return []
+            return
         if topology.generation == self._asked_in and now < self.again_at:
-            return []
+            return
         shards = [
             replica_set for name in self._m.graph.shard_names if (replica_set := topology.find(name)).epoch
         ]
@@ -63,21 +64,17 @@ class Logs:
             replica_set.lost or replica_set.restarted_in or replica_set.primary in topology.revoked
             for replica_set in shards
         ):
-            return []
+            return
         self._asked, self._empty, self._asked_in = {}, set(), topology.generation
         self.again_at = now + 2 * limits.frozen_max_s
-        effects: list[Effect] = []
         for replica_set in shards:
             assert replica_set.primary is not None, "a shard in an epoch has an owner"
             self._questions += 1
             self._asked[self._questions] = replica_set.name
-            effects.append(
-                Send(
-                    replica_set.primary,
-                    Freeze(self._questions, topology.generation, replica_set.name, replica_set.epoch),
-                )
+            self._ctx.send(
+                replica_set.primary,
+                Freeze(self._questions, topology.generation, replica_set.name, replica_set.epoch),
             )
-        return effects
 
     def answered(self, answer: FreezeAnswer) -> bool:
         """One owner's answer; False if it was not asked here."""
@@ -96,6 +93,7 @@ class Losses:
 
     def __init__(self, machine: "ManagerMachine") -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self._awaited_since: dict[tuple[str, int, InstanceId], float] = {}
         self._lost_since: dict[str, float] = {}
@@ -193,7 +191,7 @@ class Losses:
             return False
         return self._logs.are_empty
 
-    def ask_logs(self, now: float) -> list[Effect]:
+    def ask_logs(self, now: float) -> None:
         """The question whether any request was ever logged, if that decides something now."""
         topology = self._m.knowledge.topology
         waits = any(
@@ -206,8 +204,8 @@ class Losses:
         )
         if not waits or not self._m.leader:
             self._logs.forget()
-            return []
-        return self._logs.ask(topology, now)
+        else:
+            self._logs.ask(topology, now)
 
     def froze(self, sender: InstanceId, answer: FreezeAnswer) -> bool:
         """An answer to that question; False if it is of another one."""
@@ -227,7 +225,7 @@ class Losses:
             waits = waits or ((name, item.name) not in self._saved and now < since + limits.checkpoint_wait_s)
         return waits
 
-    def ask_saved(self, now: float) -> list[Effect]:
+    def ask_saved(self, now: float) -> None:
         """Probes for that, again and again while somebody waits."""
         topology = self._m.knowledge.topology
         self._awaited_since = {
@@ -241,9 +239,9 @@ class Losses:
         if not waiting:
             self._saved.clear()
             self.ask_at = FOREVER
-            return []
+            return
         if now < self.ask_at < FOREVER:
-            return []
+            return
         self.ask_at = now + limits.probe_again_after_s
         names = [
             name
@@ -251,4 +249,5 @@ class Losses:
             for name in assign.candidates(self._m.members, of, topology)
             if (name, of) not in self._saved
         ]
-        return [Send(name, Probe(0)) for name in names]
+        for name in names:
+            self._ctx.send(name, Probe(0))

@@ -8,7 +8,8 @@ it was made from. Any manager may do any of this at any time: ranks only avoid d
 """
 
 from hams_protocol import limits
-from hams_protocol.effects import Effect, Loss, NoteLost, Propose, Send
+from hams_protocol.context import Context
+from hams_protocol.effects import Effect, Loss, NoteLost, Propose
 from hams_protocol.events import (
     CasDone,
     CasFailed,
@@ -84,6 +85,7 @@ class ManagerMachine:
     them, not from those of another run."""
 
     def __init__(self, graph: Graph, instance: InstanceId, from_scratch: bool = False) -> None:
+        self.ctx = Context()
         self.graph = graph
         self.instance = instance
         self.from_scratch = from_scratch
@@ -119,15 +121,17 @@ class ManagerMachine:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
+        self.ctx.begin(now)
         if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._due:
-            return self._message(
-                event.sender, event.message, now
-            )  # most events are these, and change nothing that could be acted on
+            # most events are these, and change nothing that could be acted on
+            self._message(event.sender, event.message, now)
+            return self.ctx.out
         if isinstance(event, Tick):
             self._starved_s *= limits.starved_decay
             self._ticked_at = now
-        effects = self._handle(event, now)
-        return effects + self._proceed(now)
+        self._handle(event, now)
+        self._proceed(now)
+        return self.ctx.out
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""
@@ -208,32 +212,30 @@ class ManagerMachine:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def _handle(self, event: Event, now: float) -> list[Effect]:
+    def _handle(self, event: Event, now: float) -> None:
         if isinstance(event, Received):
-            return self._message(event.sender, event.message, now)
-        if isinstance(event, TopologyLearnt):
-            return self._learn(event.topology, event.revision, now)
-        if isinstance(event, CasDone | CasFailed):
+            self._message(event.sender, event.message, now)
+        elif isinstance(event, TopologyLearnt):
+            self._learn(event.topology, event.revision, now)
+        elif isinstance(event, CasDone | CasFailed):
             self._proposing = False
-            return self._learn(event.topology, event.revision, now)
-        if isinstance(event, CasUnknown):
+            self._learn(event.topology, event.revision, now)
+        elif isinstance(event, CasUnknown):
             self._proposing = False
             self._attempt = None
             self._held_until = now + limits.propose_retry_s
-            return []
-        if isinstance(event, MembersChanged):
-            return self._members_changed(event, now)
-        if isinstance(event, PeerDown):
-            return self._peer_down(event, now)
-        if isinstance(event, PeerUp):
+        elif isinstance(event, MembersChanged):
+            self._members_changed(event, now)
+        elif isinstance(event, PeerDown):
+            self._peer_down(event, now)
+        elif isinstance(event, PeerUp):
             self._down.pop(event.peer, None)
             self._met.add(event.peer)
-            return self._ask_again(event.peer, now)
-        if isinstance(event, Late):
+            self._ask_again(event.peer, now)
+        elif isinstance(event, Late):
             self._late(event.by_s, now)
-        return []
 
-    def _learn(self, topology: Topology, revision: int, now: float) -> list[Effect]:
+    def _learn(self, topology: Topology, revision: int, now: float) -> None:
         self._known = True
         if self.knowledge.learn(topology, revision):
             self._attempt = None
@@ -245,22 +247,20 @@ class ManagerMachine:
                 for name, item in self._suspicions.items()
                 if name in roles and name not in topology.revoked
             }
-            return self._ask_anew(now) + self._suspect_missing(now)
-        return []
+            self._ask_anew(now)
+            self._suspect_missing(now)
 
-    def _ask_anew(self, now: float) -> list[Effect]:
+    def _ask_anew(self, now: float) -> None:
         """That a model is dead counts for the topology in which it was said: one that was still starting may be
         up by the time that its instance leads the set."""
-        effects: list[Effect] = []
         for suspicion in self._suspicions.values():
             if suspicion.health is Health.MODEL_DEAD:
                 suspicion.confirmed_at, suspicion.health = FOREVER, None
                 suspicion.asked_at = now
                 suspicion.again_at = now + limits.probe_again_after_s
-                effects += self._probes(suspicion, now)
-        return effects
+                self._probes(suspicion, now)
 
-    def _members_changed(self, event: MembersChanged, now: float) -> list[Effect]:
+    def _members_changed(self, event: MembersChanged, now: float) -> None:
         self.members = {member.instance: member for member in event.members}
         self._patience.keep(self.members)
         here = {*self.members, *assign.involved(self.knowledge.topology)}
@@ -271,18 +271,16 @@ class ManagerMachine:
         self._held_at = {key: at for key, at in self._held_at.items() if key[0] in here}
         if self._began_at == FOREVER:
             self._began_at = now
-        return self._suspect_missing(now)
+        self._suspect_missing(now)
 
-    def _suspect_missing(self, now: float) -> list[Effect]:
+    def _suspect_missing(self, now: float) -> None:
         """Named, but without a lease: probably gone. A probe tells."""
-        effects: list[Effect] = []
         if self.members:
             for instance in sorted(assign.involved(self.knowledge.topology)):
                 if instance not in self.members and instance not in self.knowledge.topology.revoked:
-                    effects += self._suspect(instance, "its lease has expired", now)
-        return effects
+                    self._suspect(instance, "its lease has expired", now)
 
-    def _peer_down(self, event: PeerDown, now: float) -> list[Effect]:
+    def _peer_down(self, event: PeerDown, now: float) -> None:
         """A refused connection proves that nobody is there, but for a joiner that was never met and is
         registered: it may be starting."""
         starting = (
@@ -292,58 +290,58 @@ class ManagerMachine:
         )
         refused = event.refused and not starting
         self._down[event.peer] = refused or self._down.get(event.peer, False)
-        effects = self._suspect(event.peer, "its connection broke", now)
+        self._suspect(event.peer, "its connection broke", now)
         suspicion = self._suspicions.get(event.peer)
         if refused and suspicion is not None:
-            effects += self._confirm(suspicion, None, now)
-        return effects
+            self._confirm(suspicion, None, now)
 
-    def _message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def _message(self, sender: InstanceId, message: Message, now: float) -> None:
         self._met.add(sender)
         if isinstance(message, Suspect):
-            effects = self._suspect(message.suspect, message.reason, now)
+            self._suspect(message.suspect, message.reason, now)
             suspicion = self._suspicions.get(sender)
             if sender == message.suspect and suspicion is not None and suspicion.confirmed_at == FOREVER:
-                effects += self._confirm(
-                    suspicion, Health.MODEL_DEAD, now
-                )  # it says so itself: as good as the answer to a probe
-            return effects
+                # it says so itself: as good as the answer to a probe
+                self._confirm(suspicion, Health.MODEL_DEAD, now)
+            return
         if isinstance(message, Probe):
-            return [
-                Send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation))
-            ]
+            self.ctx.send(
+                sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation)
+            )
+            return
         if isinstance(message, ProbeAnswer):
-            return self._probe_answer(sender, message, now)
+            self._probe_answer(sender, message, now)
+            return
         if isinstance(message, TopologyNews):
-            return self._learn(message.topology, -1, now)
+            self._learn(message.topology, -1, now)
+            return
         if isinstance(message, AskTopology):
             known = self.knowledge
-            return (
-                [Send(sender, TopologyNews(known.topology, known.revision))]
-                if known.topology.generation > message.generation
-                else []
-            )
+            if known.topology.generation > message.generation:
+                self.ctx.send(sender, TopologyNews(known.topology, known.revision))
+            return
         if isinstance(message, Heartbeat):
             self._heard_of[sender] = message.generation
             behind = message.generation > self.knowledge.topology.generation
-            return [Send(sender, AskTopology(self.knowledge.topology.generation))] if behind else []
+            if behind:
+                self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
+            return
         if isinstance(message, FreezeAnswer) and self._losses.froze(sender, message):
-            return []
+            return
         if self._attempt is None:
-            return []
+            return
         if isinstance(message, FreezeAnswer):
             self._answered_at[sender] = now
-            return self._attempt.freeze_answer(sender, message)
-        if isinstance(message, FenceAnswer):
+            self._attempt.freeze_answer(sender, message)
+        elif isinstance(message, FenceAnswer):
             self._answered_at[sender] = now
-            return self._attempt.fence_answer(sender, message)
-        if isinstance(message, Refused):
-            return self._attempt.refused(sender, message, self.knowledge.revision)
-        return []
+            self._attempt.fence_answer(sender, message)
+        elif isinstance(message, Refused):
+            self._attempt.refused(sender, message, self.knowledge.revision)
 
     # -- confirmation ----------------------------------------------------------------------------------------
 
-    def _suspect(self, instance: InstanceId, reason: str, now: float) -> list[Effect]:
+    def _suspect(self, instance: InstanceId, reason: str, now: float) -> None:
         """Probe whoever is suspected and has a role; and, if it is a primary, those who could take over."""
         topology = self.knowledge.topology
         if (
@@ -351,15 +349,14 @@ class ManagerMachine:
             or instance in topology.revoked
             or instance not in assign.involved(topology)
         ):
-            return []
+            return
         self._nonces += 1
         suspicion = self._suspicions[instance] = Suspicion(instance, reason, self._nonces, now)
-        effects = self._probes(suspicion, now)
+        self._probes(suspicion, now)
         if self._down.get(instance):
-            effects += self._confirm(suspicion, None, now)
-        return effects
+            self._confirm(suspicion, None, now)
 
-    def _probes(self, suspicion: Suspicion, now: float) -> list[Effect]:
+    def _probes(self, suspicion: Suspicion, now: float) -> None:
         """Ask the suspect itself, and who could take over."""
         sets = [
             item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item, now)
@@ -374,21 +371,20 @@ class ManagerMachine:
         asked = list(dict.fromkeys([suspicion.instance, *successors]))
         for peer in asked:
             self._patience.asked(peer, now)
-        return [Send(peer, Probe(suspicion.nonce)) for peer in asked]
+        for peer in asked:
+            self.ctx.send(peer, Probe(suspicion.nonce))
 
-    def _ask_again(self, peer: InstanceId, now: float) -> list[Effect]:
+    def _ask_again(self, peer: InstanceId, now: float) -> None:
         """Everything that this peer has not answered, once its connection is there: the first question may
         have been lost with the one before, and silence would count against it."""
-        effects: list[Effect] = []
         suspicion = self._suspicions.get(peer)
         if suspicion is not None:
             self._patience.asked(peer, now)
-            effects.append(Send(peer, Probe(suspicion.nonce)))
+            self.ctx.send(peer, Probe(suspicion.nonce))
         if self._attempt is not None:
-            effects += self._attempt.ask_again(peer)
-        return effects
+            self._attempt.ask_again(peer)
 
-    def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
+    def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> None:
         self._answered_at[sender] = now
         self._patience.answered(sender, now)
         for report in answer.roles:
@@ -398,31 +394,29 @@ class ManagerMachine:
                 self._held_at[sender, report.name, report.epoch] = now
         suspicion = self._suspicions.get(sender)
         if suspicion is None or suspicion.nonce != answer.nonce:
-            return []
+            return
         if answer.health is Health.HEALTHY:
             del self._suspicions[sender]
-            return []
+            return
         if answer.health is Health.NEEDS_ROLLBACK:
             suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
-        return self._confirm(suspicion, answer.health, now)
+        self._confirm(suspicion, answer.health, now)
 
-    def _confirm(self, suspicion: Suspicion, health: Health | None, now: float) -> list[Effect]:
+    def _confirm(self, suspicion: Suspicion, health: Health | None, now: float) -> None:
         """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and
         silence ends them."""
         if suspicion.confirmed_at == FOREVER:
             suspicion.confirmed_at = now
         suspicion.health = health
-        return (
-            self._attempt.silent(suspicion.instance) if self._attempt is not None and health is None else []
-        )
+        if self._attempt is not None and health is None:
+            self._attempt.silent(suspicion.instance)
 
-    def _expire(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+    def _expire(self, now: float) -> None:
         for suspicion in list(self._suspicions.values()):
             unheard = self._answered_at.get(suspicion.instance, -FOREVER) < suspicion.asked_at
             unsettled = suspicion.confirmed_at == FOREVER or (suspicion.health is not None and unheard)
             if unsettled and now >= self._judged_at(suspicion):
-                effects += self._confirm(suspicion, None, now)
+                self._confirm(suspicion, None, now)
             elif now >= suspicion.again_at:
                 judges = self.lateness.may_judge(now)
                 suspicion.again_at = now + (
@@ -430,36 +424,39 @@ class ManagerMachine:
                 )
                 if not unsettled:  # else the first probe counts, or it would never have waited long enough
                     suspicion.asked_at = now
-                effects += self._probes(suspicion, now)
+                self._probes(suspicion, now)
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
             attempt.asked_at = now
-            effects += attempt.ask_again()
+            attempt.ask_again()
             for instance in sorted(attempt.waiting_for()):
-                effects += self._suspect(instance, "it does not answer a manager's question", now)
-        return effects
+                self._suspect(instance, "it does not answer a manager's question", now)
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def _proceed(self, now: float) -> list[Effect]:
+    def _proceed(self, now: float) -> None:
         """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
         if not self._known:
-            return []
-        effects = self._expire(now) + self._losses.ask_saved(now) + self._losses.ask_logs(now)
+            return
+        self._expire(now)
+        self._losses.ask_saved(now)
+        self._losses.ask_logs(now)
         if self._proposing or now < self._held_until:
-            return effects
+            return
         to_replace = self._to_replace(now)
         revoked = self._to_revoke(now) - to_replace
         if revoked:
             self._attempt = None
-            return effects + self._propose(assign.revoke(self.knowledge.topology, revoked).next())
-        effects += self._recover(to_replace, now)
+            self._propose(assign.revoke(self.knowledge.topology, revoked).next())
+            return
+        self._recover(to_replace, now)
         if not self._is_busy():
-            return effects + self._assign(now)
+            self._assign(now)
+            return
         changed, notes = self._losses.lost_and_found(self.knowledge.topology)
-        if self._attempt is None or changed == self.knowledge.topology:
-            return effects
-        return [*effects, *notes, *self._propose(changed.next())]  # an attempt waits for nobody who is lost
+        if self._attempt is not None and changed != self.knowledge.topology:
+            self.ctx.emit_all(notes)
+            self._propose(changed.next())  # an attempt waits for nobody who is lost
 
     def _is_busy(self) -> bool:
         return self._proposing or self._attempt is not None
@@ -586,7 +583,7 @@ class ManagerMachine:
             for op in ops
         )
 
-    def _recover(self, to_replace: set[InstanceId], now: float) -> list[Effect]:
+    def _recover(self, to_replace: set[InstanceId], now: float) -> None:
         """Go on with the attempt, or begin one. It works on the present topology with those to be replaced
         revoked, which its commit will say."""
         known = self.knowledge.topology
@@ -596,18 +593,19 @@ class ManagerMachine:
             item.primary for item in topology.sets if item.primary in to_replace and item.name not in orphaned
         }
         if spared:  # nobody can stand in for these after all
-            return self._recover({item for item in to_replace if item not in spared}, now)
+            self._recover({item for item in to_replace if item not in spared}, now)
+            return
         rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
             self._needed_since = FOREVER
             self._attempt = None
             if not to_replace:
-                return []
-            return self._propose(assign.slots(self.graph, topology, self._living(), ()).next())
+                return
+            self._propose(assign.slots(self.graph, topology, self._living(), ()).next())
+            return
         self._needed_since = min(self._needed_since, now)
         if now < self._needed_since + (0.0 if to_replace else self._delay()):
-            return []
-        effects: list[Effect] = []
+            return
         about = {(name, *assign.rescuers(self.members, topology.find(name))) for name in orphaned}
         attempt = self._attempt
         if attempt is not None and (
@@ -626,7 +624,15 @@ class ManagerMachine:
             ]
             patient += [item.name for item in known.sets if item.primary in to_replace]
             attempt = Attempt(
-                self.graph, topology, known, members, self._attempts, self.knowledge.revision, now, patient
+                self.ctx,
+                self.graph,
+                topology,
+                known,
+                members,
+                self._attempts,
+                self.knowledge.revision,
+                now,
+                patient,
             )
             attempt.to_replace = frozenset(to_replace)
             silent = [
@@ -635,7 +641,7 @@ class ManagerMachine:
                 if item.confirmed_at != FOREVER and item.health is None
             ]
             self._about = about
-            effects = attempt.begin(orphaned, rollbacks, silent, now)
+            attempt.begin(orphaned, rollbacks, silent, now)
         self._attempt = attempt
         vain = any(known.find(name).primary in to_replace for name in attempt.put_off)
         for name in attempt.put_off:
@@ -645,12 +651,12 @@ class ManagerMachine:
             attempt.is_empty or vain
         ):  # in vain: nobody can stand in for one of those to be replaced, so none of them is revoked
             self._attempt = None
-            return effects
+            return
         result = attempt.result()
         if result is None:
-            return effects
-        notes = self._said_lost(attempt)
-        return [*effects, *notes, *self._propose(result)]
+            return
+        self._said_lost(attempt)
+        self._propose(result)
 
     def _is_orphaned(self, item: ReplicaSet, topology: Topology, now: float) -> bool:
         """Whether the set has lost its primary for good in this topology, and somebody who holds its state
@@ -688,15 +694,15 @@ class ManagerMachine:
         suspicion = self._suspicions.get(instance)
         return suspicion is not None and suspicion.confirmed_at != FOREVER and suspicion.health is None
 
-    def _said_lost(self, attempt: Attempt) -> list[Effect]:
-        return [
-            NoteLost(
-                Loss.GONE, name, attempt.topology.find(name).epoch, -1, "no replica of its state is left"
+    def _said_lost(self, attempt: Attempt) -> None:
+        for name in sorted(attempt.lost):
+            self.ctx.emit(
+                NoteLost(
+                    Loss.GONE, name, attempt.topology.find(name).epoch, -1, "no replica of its state is left"
+                )
             )
-            for name in sorted(attempt.lost)
-        ]
 
-    def _assign(self, now: float) -> list[Effect]:
+    def _assign(self, now: float) -> None:
         """First roles, joiners, free slots."""
         topology = self.knowledge.topology
         patient = now < self._began_at + limits.first_roles_wait_s
@@ -714,12 +720,13 @@ class ManagerMachine:
         notes += restarts
         if changed == topology:
             self._assign_since = FOREVER
-            return []
+            return
         self._assign_since = min(self._assign_since, now)
         if now < self._assign_since + self._delay():
-            return []
+            return
         self._assign_since = FOREVER
-        return [*notes, *self._propose(changed.next())]
+        self.ctx.emit_all(notes)
+        self._propose(changed.next())
 
     def _living(self) -> dict[InstanceId, Member]:
         """Members of whom nothing bad is known."""
@@ -737,10 +744,10 @@ class ManagerMachine:
         """Whether nobody listens any more where an instance was."""
         return self._down.get(instance, False)
 
-    def _propose(self, topology: Topology) -> list[Effect]:
+    def _propose(self, topology: Topology) -> None:
         self._proposing = True
         self._attempt = None
-        return [Propose(self.knowledge.revision, self._without_old_ends(topology))]
+        self.ctx.emit(Propose(self.knowledge.revision, self._without_old_ends(topology)))
 
     def _without_old_ends(self, topology: Topology) -> Topology:
         """An end that everybody has heard of goes. Under Block what it ended need not be durable yet, and who

@@ -9,7 +9,8 @@ from collections import deque
 from typing import Protocol
 
 from hams_protocol import limits
-from hams_protocol.effects import Effect, NoteApply, PreloadState, Propose, Send
+from hams_protocol.context import Context
+from hams_protocol.effects import NoteApply, PreloadState, Propose
 from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge, Status
@@ -33,6 +34,7 @@ FOREVER = float("inf")
 class Replica(Protocol):
     """What a backup is part of: an instance of its operator, or what a keeper holds."""
 
+    ctx: Context
     operator: Operator
     knowledge: Knowledge
     store: VersionStore
@@ -47,11 +49,11 @@ class Replica(Protocol):
         """Whether a state of this layout can be taken over."""
         ...
 
-    def refuse_layout(self, layout: str) -> list[Effect]:
+    def refuse_layout(self, layout: str) -> None:
         """What is done if it cannot."""
         ...
 
-    def refuse_state(self, defect: str) -> list[Effect]:
+    def refuse_state(self, defect: str) -> None:
         """What is done if a state's payload cannot be read."""
         ...
 
@@ -61,6 +63,7 @@ class Backup:
 
     def __init__(self, machine: Replica, replica_set: ReplicaSet, in_sync: bool, now: float) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._primary = replica_set.primary
         self._epoch = replica_set.epoch
         self.in_sync = in_sync
@@ -83,26 +86,30 @@ class Backup:
 
     # -- joining ---------------------------------------------------------------------------------------------
 
-    def ask_copy(self, now: float) -> list[Effect]:
+    def ask_copy(self, now: float) -> None:
         """A joiner asks for the newest durable version, or, once it holds one, says again how far it has
         come."""
         self._asked_copy_at = now
         assert self._primary is not None, "a joiner has somebody to copy from"
         known = self.received if self.applied >= 0 else -1
         ask = AskCopy(self._m.operator.name, self._epoch, known, self._m.knowledge.topology.generation)
-        return [Send(self._primary, ask), *self._acknowledge(now, again=True)]
+        self._ctx.send(self._primary, ask)
+        self._acknowledge(now, again=True)
 
-    def _copied(self, copy: StateCopy, now: float) -> list[Effect]:
+    def _copied(self, copy: StateCopy, now: float) -> None:
         if self.in_sync:
-            return []
+            return
         self._asked_copy_at = now
         if copy.version <= self.received:
-            return self._acknowledge(now, again=True)
+            self._acknowledge(now, again=True)
+            return
         m = self._m
         if not m.fits(copy.layout):
-            return m.refuse_layout(copy.layout)
+            m.refuse_layout(copy.layout)
+            return
         if copy.state is not None and copy.state.defect:
-            return m.refuse_state(copy.state.defect)
+            m.refuse_state(copy.state.defect)
+            return
         m.layout = copy.layout
         self._held.clear()
         record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)
@@ -114,9 +121,12 @@ class Backup:
             copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True
         )
         self._preloaded = self._preloaded or m.warm
-        return [note, *self.preload(), *self._adopt_early(now), *self._acknowledge(now)]
+        self._ctx.emit(note)
+        self.preload()
+        self._adopt_early(now)
+        self._acknowledge(now)
 
-    def preload(self) -> list[Effect]:
+    def preload(self) -> None:
         """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says
         what it has received, and not that it has applied anything: so it is not in sync before its model can
         take over. Once for each start of the model: whatever it took over then, and a second one, still under
@@ -124,58 +134,61 @@ class Backup:
         """
         m, newest = self._m, self._m.store.newest
         if newest is None or newest.state is None or not m.model_ready or m.warm or m.warming:
-            return []
+            return
         m.warming = True
-        return [PreloadState(newest.state)]
+        self._ctx.emit(PreloadState(newest.state))
 
-    def preloaded(self, now: float) -> list[Effect]:
+    def preloaded(self, now: float) -> None:
         """The model has taken a state over."""
         self._preloaded = True
-        return self._acknowledge(now) if self.applied >= 0 else []
+        if self.applied >= 0:
+            self._acknowledge(now)
 
     # -- records ---------------------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """Records and copies, of this epoch only."""
         if isinstance(message, StateRecord):
-            return self._record(sender, message, now)
-        if isinstance(message, StateCopy) and message.epoch == self._epoch:
-            return self._copied(message, now)
-        if isinstance(message, AskApplied) and message.epoch == self._epoch:
-            return self._acknowledge(now, again=True)
-        return []
+            self._record(sender, message, now)
+        elif isinstance(message, StateCopy) and message.epoch == self._epoch:
+            self._copied(message, now)
+        elif isinstance(message, AskApplied) and message.epoch == self._epoch:
+            self._acknowledge(now, again=True)
 
-    def _record(self, sender: InstanceId, record: StateRecord, now: float) -> list[Effect]:
+    def _record(self, sender: InstanceId, record: StateRecord, now: float) -> None:
         if record.epoch != self._epoch:
-            return []
+            return
         if self._frozen_in >= 0:
-            return []
+            return
         if record.state is not None and record.state.defect:
             # what it holds so far is worth more than an end: its primary drops a backup that does not receive
-            return []
+            return
         if self.applied < 0 or record.previous > self.received:
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
-            return []
+            return
         if record.version <= self.received:
-            return self._acknowledge(now, again=True)
+            self._acknowledge(now, again=True)
+            return
         self._held.append(record)
         self._asked_copy_at = now
-        return [*self._adopt_early(now), *self.apply(now), *self._acknowledge(now)]
+        self._adopt_early(now)
+        self.apply(now)
+        self._acknowledge(now)
 
-    def _adopt_early(self, now: float) -> list[Effect]:
+    def _adopt_early(self, now: float) -> None:
         while (record := self._early.pop(self.received, None)) is not None:
             self._held.append(record)
         self._early = {
             previous: record for previous, record in self._early.items() if previous > self.received
         }
-        return self.apply(now)
+        self.apply(now)
 
-    def apply(self, now: float) -> list[Effect]:
+    def apply(self, now: float) -> None:
         """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
         if self._frozen_in >= 0:
-            return []
-        m, effects = self._m, list[Effect]()
+            return
+        m, before = self._m, self.applied
         name, knowledge = m.operator.name, m.knowledge
         while self._held:
             record = self._held[0]
@@ -192,31 +205,31 @@ class Backup:
             m.store.append(record, changed=record.state is not None)
             m.lineage.add(record.units, knowledge.completed)
             self.applied = record.version
-            effects.append(
-                NoteApply(name, knowledge.topology.generation, self._epoch, record.version, record.chain)
-            )
-        if effects:
+            generation = knowledge.topology.generation
+            self._ctx.emit(NoteApply(name, generation, self._epoch, record.version, record.chain))
+        if self.applied > before:
             # Beyond the durable version the primary may be ahead by its window, and by one batch that did not
             # change the state. The end of the epoch may be any of them, or the durable one.
             m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 2 - len(self._held), 1))
-        return [*effects, *self._acknowledge(now)]
+        self._acknowledge(now)
 
-    def _acknowledge(self, now: float, again: bool = False) -> list[Effect]:
+    def _acknowledge(self, now: float, again: bool = False) -> None:
         said = (self.received, self.applied if self.in_sync or self._preloaded else -1)
         if self._primary is None or self.applied < 0 or (said == self._said and not again):
-            return []
+            return
         self._said = said
-        return [Send(self._primary, RecordAck(self._m.operator.name, self._epoch, *said))]
+        self._ctx.send(self._primary, RecordAck(self._m.operator.name, self._epoch, *said))
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
-    def resumed(self, end: int, now: float) -> list[Effect]:
+    def resumed(self, end: int, now: float) -> None:
         """Back at the record of the end, in sync in the new epoch: say so."""
         self.applied = end
         m = self._m
         chain = m.store.versions[-1].record.chain
         note = NoteApply(m.operator.name, m.knowledge.topology.generation, self._epoch, end, chain)
-        return [note, *self._acknowledge(now)]
+        self._ctx.emit(note)
+        self._acknowledge(now)
 
     def freeze(self, generation: int, now: float) -> None:
         """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
@@ -229,28 +242,31 @@ class Backup:
             self._frozen_in = -1
             self._thaw_at = FOREVER
 
-    def leave(self, now: float) -> list[Effect]:
+    def leave(self, now: float) -> None:
         """This instance is to end: it says so again and again, and is a backup like any other until the
         topology names it no more."""
         self._leave_due = now + limits.resend_after_s
-        return (
-            [] if self._primary is None else [Send(self._primary, Leave(self._m.operator.name, self._epoch))]
-        )
+        if self._primary is not None:
+            self._ctx.send(self._primary, Leave(self._m.operator.name, self._epoch))
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+    def peer_up(self, peer: InstanceId, now: float) -> None:
         """The connection to the primary stands again."""
         if peer != self._primary:
-            return []
-        return self._acknowledge(now, again=True) if self.applied >= 0 else self.ask_copy(now)
+            return
+        if self.applied >= 0:
+            self._acknowledge(now, again=True)
+        else:
+            self.ask_copy(now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for
         notices that may be lost."""
-        effects: list[Effect] = self.leave(now) if now >= self._leave_due else []
+        if now >= self._leave_due:
+            self.leave(now)
         if not self.in_sync and now >= self._asked_copy_at + limits.copy_again_after_s:
-            effects += self.ask_copy(now)
+            self.ask_copy(now)
         if now >= self._waiting_since + limits.ask_after_s and self._held:
             self._waiting_since = now
             m = self._m
@@ -261,14 +277,13 @@ class Backup:
                     and owner is not None
                     and m.knowledge.status_of(dep) is not Status.DURABLE
                 ):
-                    effects.append(Send(owner, AskDurable(dep.op)))
+                    self._ctx.send(owner, AskDurable(dep.op))
         if now >= self._thaw_at and not self._m.proposing:
             # Whoever froze this set has given up, or is gone, and its primary may live: the next generation,
             # with nothing changed, ends the attempt.
             self._m.proposing = True
             self._thaw_at = now + limits.frozen_max_s
-            effects.append(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
-        return effects
+            self._ctx.emit(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

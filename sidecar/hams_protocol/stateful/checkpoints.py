@@ -8,7 +8,7 @@ and no decision of the protocol rests on one.
 
 from typing import TYPE_CHECKING
 
-from hams_protocol.effects import Effect, ReadCheckpoint, Send, WriteCheckpoint
+from hams_protocol.effects import ReadCheckpoint, WriteCheckpoint
 from hams_protocol.graph import WhenLost
 from hams_protocol.messages import SAVED, AskDurable, RoleReport, StateCopy
 
@@ -24,6 +24,7 @@ class Checkpoints:
 
     def __init__(self, machine: "StatefulMachine") -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._every_s = (
             FOREVER if machine.operator.checkpoint is None else machine.operator.checkpoint.every_s
         )
@@ -41,7 +42,7 @@ class Checkpoints:
         elif self._due == FOREVER:
             self._due = now + self._every_s
 
-    def look(self) -> list[Effect]:
+    def look(self) -> None:
         """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances
         without a role."""
         m = self._m
@@ -56,9 +57,9 @@ class Checkpoints:
             and m.backup is None
             and self._read_for < replica_set.epoch
         ):
-            return []
+            return
         self._read_for, self.has_read, self.saved = replica_set.epoch, False, None
-        return [ReadCheckpoint(m.operator.name)]
+        self._ctx.emit(ReadCheckpoint(m.operator.name))
 
     def read(self, copy: StateCopy | None) -> None:
         """What was found; a state that the model cannot take over is as good as none."""
@@ -75,28 +76,29 @@ class Checkpoints:
         epoch, version = (0, -1) if self.saved is None else (self.saved.epoch, self.saved.version)
         return (RoleReport(m.operator.name, SAVED, epoch, version, False),)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Write, or ask what may be written."""
         if now < self._due or not self._is_writer():
-            return []
+            return
         self._due = now + self._every_s
         m = self._m
         if m.primary is not None:
-            return self._write(m.primary.durable)
+            self._write(m.primary.durable)
+            return
         self._asked = True
-        if known := self.durable_known():
-            return known
+        if self.durable_known():
+            return
         self._asked = True
         primary = m.knowledge.set_of(m.operator.name).primary
         assert primary is not None, "a backup has one"
-        return [Send(primary, AskDurable(m.operator.name))]
+        self._ctx.send(primary, AskDurable(m.operator.name))
 
-    def durable_known(self) -> list[Effect]:
-        """The primary has said how far this operator's own versions are durable."""
+    def durable_known(self) -> bool:
+        """The primary has said how far this operator's own versions are durable; whether one was written."""
         m = self._m
         mark = m.knowledge.watermark(m.operator.name)
         if not self._asked or m.backup is None or mark is None or mark.epoch != m.epoch:
-            return []
+            return False
         self._asked = False
         return self._write(min(mark.seq, m.backup.applied))
 
@@ -113,11 +115,11 @@ class Checkpoints:
             return not in_sync
         return m.backup is not None and m.backup.in_sync and in_sync[:1] == (m.instance,)
 
-    def _write(self, durable: int) -> list[Effect]:
+    def _write(self, durable: int) -> bool:
         m = self._m
         version = m.store.at_or_below(durable)
         if version is None or version.state is None or (m.epoch, version.number) <= self._written:
-            return []
+            return False
         self._written = (m.epoch, version.number)
         units, known = m.lineage.up_to(version.number), m.knowledge.completed.snapshot()
         copy = StateCopy(
@@ -130,4 +132,5 @@ class Checkpoints:
             version.state,
             m.layout,
         )
-        return [WriteCheckpoint(copy)]
+        self._ctx.emit(WriteCheckpoint(copy))
+        return True

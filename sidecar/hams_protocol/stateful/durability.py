@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from hams_protocol import limits
 from hams_protocol.deps import Deps
 from hams_protocol.effects import (
-    Effect,
     NoteDurable,
     Propose,
-    Send,
 )
 from hams_protocol.events import (
     CasDone,
@@ -56,6 +54,7 @@ class Durability:
 
     def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, now: float) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._epoch = replica_set.epoch
         newest = machine.store.newest
         assert newest is not None, "a primary has a state"
@@ -120,13 +119,11 @@ class Durability:
 
     # -- shipping --------------------------------------------------------------------------------------------
 
-    def ship(self, now: float) -> list[Effect]:
+    def ship(self, now: float) -> None:
         """Stream every record that is ready, in order, to the ack set."""
-        effects: list[Effect] = []
         ready = self._ready_up_to()
         for follower in self._followers.all.values():
-            effects += self._ship_to(follower, ready, now)
-        return effects
+            self._ship_to(follower, ready, now)
 
     def _ready_up_to(self) -> int:
         """The newest version whose record, and all before it, can leave: captured, or unchanged."""
@@ -137,24 +134,20 @@ class Durability:
             ready = version.number
         return ready
 
-    def _ship_to(self, follower: Follower, ready: int, now: float) -> list[Effect]:
+    def _ship_to(self, follower: Follower, ready: int, now: float) -> None:
         if follower.copying or not follower.ack or follower.sent >= ready:
-            return []
+            return
         if follower.received >= follower.sent:
             follower.progress_at = follower.sent_at = follower.silent_since = now
         joining = self._is_joining(follower.instance)
         flying = self._flying(follower)
-        effects: list[Effect] = []
         for version in self._m.store.after(follower.sent):
             if version.number > ready or (flying and flying + size_of(version) > limits.flight_bytes_max):
                 break
             flying += size_of(version)
             if version.record.epoch == self._epoch:
-                effects.append(
-                    Send(follower.instance, self._bare(version.record) if joining else version.record)
-                )
+                self._ctx.send(follower.instance, self._bare(version.record) if joining else version.record)
             follower.sent = version.number
-        return effects
 
     def _flying(self, follower: Follower) -> int:
         """Bytes of the copy and the records that are on their way to a follower."""
@@ -180,62 +173,62 @@ class Durability:
         knowledge = self._m.knowledge
         return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
 
-    def _resend(self, follower: Follower, now: float) -> list[Effect]:
+    def _resend(self, follower: Follower, now: float) -> None:
         """Once more, from what it has received. That is no progress: a follower that receives nothing is
         dropped all the same."""
         if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
-            return []
+            return
         if now < max(follower.progress_at, follower.sent_at) + self._patience_s(follower):
-            return []
+            return
         if not follower.ack:
-            return []
-        return self._send_again(follower, now)
+            return
+        self._send_again(follower, now)
 
-    def _send_again(self, follower: Follower, now: float) -> list[Effect]:
+    def _send_again(self, follower: Follower, now: float) -> None:
         before = follower.progress_at, follower.silent_since
-        effects = self._catch_up(follower, now)
+        self._catch_up(follower, now)
         follower.progress_at, follower.silent_since = before
-        return effects
 
-    def _catch_up(self, follower: Follower, now: float) -> list[Effect]:
+    def _catch_up(self, follower: Follower, now: float) -> None:
         """What it lacks: the records behind what it has received if they are retained, else, for a joiner,
         another copy."""
         if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
-            return self._copy(follower, now)
+            self._copy(follower, now)
+            return
         follower.sent = follower.received
-        return self._ship_to(follower, self._ready_up_to(), now)
+        self._ship_to(follower, self._ready_up_to(), now)
 
-    def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
+    def _ask_applied(self, follower: Follower, now: float) -> None:
         """The acknowledgement of an apply may be lost."""
         if now < follower.ask_at:
-            return []
+            return
         follower.asked_at = now
-        return [Send(follower.instance, AskApplied(self._m.operator.name, self._epoch))]
+        self._ctx.send(follower.instance, AskApplied(self._m.operator.name, self._epoch))
 
-    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+    def peer_up(self, peer: InstanceId, now: float) -> None:
         """A follower is back: what it has not acknowledged goes out again."""
         follower = self._followers.up(peer, now)
         if follower is None or follower.copying or not follower.ack or follower.received >= follower.sent:
-            return []
-        return self._send_again(follower, now)
+            return
+        self._send_again(follower, now)
 
     def late(self, by_s: float, now: float) -> None:
         """This instance's own loop was late."""
         self._followers.late(by_s, now)
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
         """A follower cannot be reached."""
         self._followers.down(peer, refused, now)
-        return self.drop_gone(now)
+        self.drop_gone(now)
 
     # -- the watermark ---------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> None:
         """Move the durable watermark as far as the ack set (or, alone, the dependencies) allow, and announce
         it."""
         m = self._m
         if not m.mode.replicates:
-            return []
+            return
         target = self._followers.applied_by_all()
         if self._blocked and self._dropping.issuperset(m.knowledge.set_of(m.operator.name).in_sync):
             target = None
@@ -243,28 +236,28 @@ class Durability:
             target = -1 if self._blocked else self._settled()
         self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, now)
         if target <= self.durable or (m.primary is not None and m.primary.may_go_back):
-            return self._serve_joiners(now)
+            self._serve_joiners(now)
+            return
         self.durable = target
         self._waiting_since = FOREVER if target >= self._seq else now
         name = m.operator.name
         notice = Durable((m.own_dep(self._epoch, target),))
         m.knowledge.announce(notice)
         m.store.trim(target)
-        effects: list[Effect] = [NoteDurable(name, m.knowledge.topology.generation, self._epoch, target)]
-        effects += [Send(peer, notice) for peer in self._to_tell(now)]
-        effects += self._serve_joiners(now)
+        self._ctx.emit(NoteDurable(name, m.knowledge.topology.generation, self._epoch, target))
+        for peer in self._to_tell(now):
+            self._ctx.send(peer, notice)
+        self._serve_joiners(now)
         for follower in list(self._followers.all.values()):
-            effects += self._admit(follower, now)
+            self._admit(follower, now)
         # This very instance may keep a state downstream, whose records wait for this version: nobody else tells it.
-        return effects + m.keeper.durable_rose(now)
+        m.keeper.durable_rose(now)
 
-    def _serve_joiners(self, now: float) -> list[Effect]:
+    def _serve_joiners(self, now: float) -> None:
         """Joiners that asked before there was anything to copy."""
-        effects: list[Effect] = []
         for follower in self._followers.all.values():
             if follower.asked:
-                effects += self._copy(follower, now)
-        return effects
+                self._copy(follower, now)
 
     def _settled(self) -> int:
         """Alone: the newest version that is captured and, with all before it, has only durable dependencies
@@ -309,25 +302,24 @@ class Durability:
             peers.update(dict.fromkeys(self._askers))
         return list(peers)
 
-    def _tell_newcomers(self) -> list[Effect]:
+    def _tell_newcomers(self) -> None:
         """Who has a role now that waits for notices, and had none before, has heard nothing so far."""
         before = {*self._waiting_backups, *self._shard_owners}
         self._waiting_backups, self._shard_owners = self._who_waits()
         if self.durable < 0:
-            return []
+            return
         notice = Durable((self._m.own_dep(self._epoch, self.durable),))
         fresh = dict.fromkeys((*self._waiting_backups, *self._shard_owners))
-        return [Send(peer, notice) for peer in fresh if peer is not None and peer not in before]
+        for peer in fresh:
+            if peer is not None and peer not in before:
+                self._ctx.send(peer, notice)
 
-    def _asked(self, sender: InstanceId, now: float) -> list[Effect]:
+    def _asked(self, sender: InstanceId, now: float) -> None:
         """Who asks is told how far it has come, and of what follows for a while."""
         if sender in self._askers or len(self._askers) < limits.askers_max:
             self._askers[sender] = now
-        return (
-            [Send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))]
-            if self.durable >= 0
-            else []
-        )
+        if self.durable >= 0:
+            self._ctx.send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))
 
     def _oldest_pending(self) -> Deps:
         """What the oldest version that is not durable yet depends on. The newest state need not: notices about the
@@ -339,9 +331,8 @@ class Durability:
                     return deps
         return ()
 
-    def _ask_durable(self, deps: Deps) -> list[Effect]:
+    def _ask_durable(self, deps: Deps) -> None:
         m = self._m
-        effects: list[Effect] = []
         for dep in deps:
             owner = m.knowledge.set_of(dep.op).primary
             if (
@@ -349,54 +340,50 @@ class Durability:
                 and owner is not None
                 and m.knowledge.status_of(dep) is not Status.DURABLE
             ):
-                effects.append(Send(owner, AskDurable(dep.op)))
-        return effects
+                self._ctx.send(owner, AskDurable(dep.op))
 
     # -- members ---------------------------------------------------------------------------------------------
 
-    def members_named(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def members_named(self, replica_set: ReplicaSet, now: float) -> None:
         """A newer topology in the same epoch."""
         self._followers.sync(replica_set, self.base, self._m.knowledge.topology.generation, now)
         self._dropping.intersection_update(replica_set.in_sync)
         self._choice.named()
         self._proposed_at = -FOREVER
         self._proposed_set = None
-        effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
+        self.ship(now)
+        self.advance(now)
+        self._tell_newcomers()
         for follower in list(self._followers.all.values()):
-            effects += self._admit(follower, now)
-        return effects
+            self._admit(follower, now)
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """What followers and waiting proxies say; nothing else is for this part."""
         if isinstance(message, RecordAck):
-            return self._record_ack(sender, message, now)
-        if isinstance(message, AskCopy):
-            return self._copy_asked(sender, message, now)
-        if isinstance(message, Leave):
+            self._record_ack(sender, message, now)
+        elif isinstance(message, AskCopy):
+            self._copy_asked(sender, message, now)
+        elif isinstance(message, Leave):
             self.leaving.asked(sender, message.epoch, now)
-            return []
-        if isinstance(message, AskDurable):
-            return self._asked(sender, now)
-        return []
+        elif isinstance(message, AskDurable):
+            self._asked(sender, now)
 
-    def _record_ack(self, sender: InstanceId, ack: RecordAck, now: float) -> list[Effect]:
+    def _record_ack(self, sender: InstanceId, ack: RecordAck, now: float) -> None:
         if ack.epoch != self._epoch:
-            return []
+            return
         follower = self._followers.acknowledge(sender, ack.received, ack.applied, now)
         if follower is None:
-            return []
-        return [
-            *self._ship_to(follower, self._ready_up_to(), now),
-            *self.advance(now),
-            *self._admit(follower, now),
-        ]
+            return
+        self._ship_to(follower, self._ready_up_to(), now)
+        self.advance(now)
+        self._admit(follower, now)
 
     def _is_joining(self, instance: InstanceId) -> bool:
         """Whether it is on its way into the set; so is a keeper that is not named yet."""
         replica_set = self._m.knowledge.set_of(self._m.operator.name)
         return instance in replica_set.joining or instance == self._followers.called
 
-    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
+    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> None:
         follower = self._followers.all.get(sender)
         if (
             ask.epoch != self._epoch
@@ -404,17 +391,19 @@ class Durability:
             or ask.generation < follower.named_in
             or not self._is_joining(sender)
         ):
-            return []
+            return
         follower.heard = True
         if ask.known < 0:
-            return [] if now < follower.copied_by else self._copy(follower, now)
+            if now >= follower.copied_by:
+                self._copy(follower, now)
+            return
         if follower.copying:  # dropped and named again, without hearing of it: it goes on from what it holds
             follower.copying = follower.asked = False
             follower.sent = max(follower.sent, ask.known)
         self._followers.acknowledge(sender, ask.known, -1, now)
-        return self._admit(follower, now)
+        self._admit(follower, now)
 
-    def _copy(self, follower: Follower, now: float) -> list[Effect]:
+    def _copy(self, follower: Follower, now: float) -> None:
         """A joiner copies the newest **durable** version."""
         m = self._m
         alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
@@ -422,7 +411,7 @@ class Durability:
         version = m.store.at_or_below(number)
         if number < self.base or version is None or version.state is None:
             follower.copying = follower.asked = True
-            return []
+            return
         follower.copying = follower.asked = False
         follower.sent = version.number
         follower.progress_at = follower.sent_at = follower.silent_since = now
@@ -445,9 +434,10 @@ class Durability:
         follower.copied_by = (
             now + limits.resend_after_s + follower.copied_nbytes / limits.stream_floor_bytes_s
         )
-        return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]
+        self._ctx.send(follower.instance, copy)
+        self._ship_to(follower, self._ready_up_to(), now)
 
-    def _admit(self, follower: Follower, now: float) -> list[Effect]:
+    def _admit(self, follower: Follower, now: float) -> None:
         """A joiner whose model has taken a copy over enters the ack set; once it has applied everything
         durable it is proposed for the set.
 
@@ -457,24 +447,23 @@ class Durability:
         """
         m = self._m
         if not self._is_joining(follower.instance) or follower.copying or follower.applied < 0:
-            return []
+            return
         if follower.keeper and not self._choice.is_wanted():
-            return []
-        effects: list[Effect] = []
+            return
         if not follower.ack:
             follower.ack = True
-            effects = self._catch_up(follower, now)
+            self._catch_up(follower, now)
         if follower.applied < max(self.durable, self.base) or not self._may_propose(now):
-            return effects
+            return
         change = name_keeper if follower.keeper else admit
         changed = change(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
         if changed is None:
-            return effects
+            return
         if follower.keeper:
             self._choice.proposed()
-        return effects + self._propose(changed, now)
+        self._propose(changed, now)
 
-    def _propose(self, changed: Topology, now: float) -> list[Effect]:
+    def _propose(self, changed: Topology, now: float) -> None:
         """Propose a change of this set.
 
         Under Block nothing is durable in this primary alone, and whom a proposal drops may be out of the set
@@ -487,14 +476,14 @@ class Durability:
             self._dropping.update(
                 member for member in m.knowledge.set_of(m.operator.name).in_sync if member not in kept
             )
-        return self._proposed(changed, now)
+        self._proposed(changed, now)
 
-    def _proposed(self, changed: Topology, now: float) -> list[Effect]:
+    def _proposed(self, changed: Topology, now: float) -> None:
         self._m.proposing = True
         self._proposed_at = now
         self._proposed_set = changed.find(self._m.operator.name)
         self._reconsider_at = now + limits.propose_retry_s
-        return [Propose(self._m.knowledge.revision, changed)]
+        self._ctx.emit(Propose(self._m.knowledge.revision, changed))
 
     def _may_propose(self, now: float) -> bool:
         """One proposal at a time: not before the outcome of the last one is known, and not at once if that
@@ -507,26 +496,26 @@ class Durability:
 
     # -- keepers ---------------------------------------------------------------------------------------------
 
-    def find_keeper(self, now: float) -> list[Effect]:
+    def find_keeper(self, now: float) -> None:
         """While the state has one holder only: call an instance of another operator, copy to it, and another
         one if that is of no use."""
-        choice, effects = self._choice, list[Effect]()
+        choice = self._choice
         called = choice.called
         if called is not None:
             if not choice.is_vain(called, self._keeper_patience_s(called), now):
-                return self._copy_again(called, now)
+                self._copy_again(called, now)
+                return
             if not choice.is_settled:  # it may be named yet: the next generation, with nothing changed, tells
-                return (
-                    []
-                    if not self._may_propose(now)
-                    else self._propose(self._m.knowledge.topology.next(), now)
-                )
+                if self._may_propose(now):
+                    self._propose(self._m.knowledge.topology.next(), now)
+                return
             self._followers.dismiss(called.instance)
-            effects = self.advance(now)
+            self.advance(now)
         if not choice.is_wanted() or self.durable < self.base or self._too_large_for_keepers():
-            return effects
+            return
         follower = choice.call(now)
-        return effects if follower is None else effects + self._copy(follower, now)
+        if follower is not None:
+            self._copy(follower, now)
 
     def _too_large_for_keepers(self) -> bool:
         newest = self._m.store.at_or_below(self.durable)
@@ -535,17 +524,18 @@ class Durability:
     def _keeper_patience_s(self, called: Follower) -> float:
         return limits.keeper_wait_s + called.copied_nbytes / limits.stream_floor_bytes_s
 
-    def _copy_again(self, called: Follower, now: float) -> list[Effect]:
+    def _copy_again(self, called: Follower, now: float) -> None:
         """A copy may be lost; one that could not be made yet was asked for, and follows by itself."""
         lost = called.applied < 0 and not called.copying and now >= called.copied_by
-        return self._copy(called, now) if lost else []
+        if lost:
+            self._copy(called, now)
 
-    def drop_gone(self, now: float) -> list[Effect]:
+    def drop_gone(self, now: float) -> None:
         """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member
         stays in the ack set."""
         m = self._m
         if not self._may_propose(now):
-            return []
+            return
         gone = self._followers.gone(
             m.members,
             m.graph.data.recovery.suspect_after_s,
@@ -556,23 +546,23 @@ class Durability:
         for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
-                return self._propose(changed, now)
+                self._propose(changed, now)
+                return
         if (
             self._proposed_set is not None
         ):  # its outcome is not known: the next generation, with nothing changed, tells
-            return self._propose(m.knowledge.topology.next(), now)
-        return []
+            self._propose(m.knowledge.topology.next(), now)
 
-    def arrange(self, draining: bool, risky: bool, now: float) -> list[Effect]:
+    def arrange(self, draining: bool, risky: bool, now: float) -> None:
         """Somebody in the set is to end: the next step. While a suspect runs (`risky`) nobody goes who alone
         could save the state."""
         changed = None if not self._may_propose(now) else self.leaving.change(draining, now)
         if changed is None:
-            return []
+            return
         left = self._is_held(changed.find(self._m.operator.name))
         if risky and self.is_protected and not left:
-            return []
-        return self._propose(changed, now)
+            return
+        self._propose(changed, now)
 
     @property
     def is_handed_over(self) -> bool:
@@ -580,12 +570,13 @@ class Durability:
         lost."""
         return self._m.knowledge.topology.generation <= self._handed_in
 
-    def settle(self, now: float) -> list[Effect]:
+    def settle(self, now: float) -> None:
         """A handover without a successor any more: the next generation, with nothing changed, ends it if it has
         not been committed."""
-        return [] if not self._may_propose(now) else self._propose(self._m.knowledge.topology.next(), now)
+        if self._may_propose(now):
+            self._propose(self._m.knowledge.topology.next(), now)
 
-    def hand_over(self, now: float) -> list[Effect]:
+    def hand_over(self, now: float) -> None:
         """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the
         last version, a backup takes over.
 
@@ -595,48 +586,44 @@ class Durability:
         m = self._m
         unflushed = self._seq > self.durable
         if unflushed or not self._may_propose(now):
-            return []
+            return
         successor = self.leaving.successor(now)
         if successor is None:
-            return []
+            return
         changed = hand_over(
             m.knowledge.topology, m.operator.name, m.instance, self._epoch, successor, self._seq
         )
-        if changed is None:
-            return []
-        self._handed_in = m.knowledge.topology.generation
-        return self._proposed(changed, now)
+        if changed is not None:
+            self._handed_in = m.knowledge.topology.generation
+            self._proposed(changed, now)
 
-    def proposal_settled(self, event: CasDone | CasFailed, now: float) -> list[Effect]:
+    def proposal_settled(self, event: CasDone | CasFailed, now: float) -> None:
         """Committed, or overtaken by another change: the topology that follows says what is to be done
         next."""
         self._proposed_at = -FOREVER
         self._proposed_set = None
         self._reconsider_at = now
-        return []
 
-    def proposal_unknown(self, now: float) -> list[Effect]:
+    def proposal_unknown(self, now: float) -> None:
         """The shell reads again; until then nothing is proposed."""
         self._proposed_at = now
         self._reconsider_at = now + limits.propose_retry_s
-        return []
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self, deps: Deps, now: float) -> list[Effect]:
+    def tick(self, deps: Deps, now: float) -> None:
         """Resend, shrink, ask again; `deps` are those of the newest state."""
         if now >= self._reconsider_at:
             self._reconsider_at = FOREVER
-        effects = self.drop_gone(now)
+        self.drop_gone(now)
         for follower in self._followers.all.values():
-            effects += self._resend(follower, now)
-            effects += self._ask_applied(follower, now)
-            effects += self._admit(follower, now)
+            self._resend(follower, now)
+            self._ask_applied(follower, now)
+            self._admit(follower, now)
         if now >= self._waiting_since + limits.ask_after_s:
             self._waiting_since = now
-            effects += self._ask_durable(deps)
-            effects += self._ask_durable(self._oldest_pending())
-        return effects
+            self._ask_durable(deps)
+            self._ask_durable(self._oldest_pending())
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hams_protocol.deps import Deps, merge
 from hams_protocol.effects import (
     Capture,
-    Effect,
     NoteExec,
 )
 from hams_protocol.events import (
@@ -40,6 +39,7 @@ class Execution:
 
     def __init__(self, machine: "StatefulMachine", epoch: int, durability: Durability) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._epoch = epoch
         self._durability = durability
         newest = machine.store.newest
@@ -49,17 +49,13 @@ class Execution:
         self.deps: Deps = ()
         self.capturing: int | None = None
 
-    def execute(
-        self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float
-    ) -> list[Effect]:
+    def execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float) -> None:
         """Give each unit its seq; notes first, then the outputs, then the record."""
         m = self._m
         first = self.seq + 1
         version = self.seq + len(kept)
         own = self._own(version)
         after = merge([others(deps, m.operator.name), own])
-        notes: list[Effect] = []
-        sends: list[Effect] = []
         consumed: list[Consumed] = []
         for seq, (unit, result) in enumerate(kept, first):
             kind, route, error = Kind.VALUE, unit.route or result.route, None
@@ -72,13 +68,14 @@ class Execution:
             elif route is None:
                 route = tuple(target for target in m.operator.targets if target != FEEDBACK)
             note, item = self._consume(unit, seq, version, after, kind, route, result.payload, error)
-            notes.append(note)
+            self._ctx.emit(note)
             consumed.append(item)
+        for item in consumed:
             for target, token in item.outputs:
-                sends += m.outbox.put(target, token, now)
-        return [*notes, *sends, *self._new_version(tuple(consumed), after, updated, now)]
+                m.outbox.put(target, token, now)
+        self._new_version(tuple(consumed), after, updated, now)
 
-    def record_forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
+    def record_forward(self, unit: Unit, forward: Forward, now: float) -> None:
         """A unit of skips (or of an error): no model call, no capture, but a seq and a record, for what it
         forwards depends on it."""
         m = self._m
@@ -87,10 +84,10 @@ class Execution:
         after = merge([others(merged, m.operator.name), self._own(version)])
         route = m.operator.successors if forward.kind is Kind.ERROR else ()
         note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
-        effects: list[Effect] = [note]
+        self._ctx.emit(note)
         for target, token in item.outputs:
-            effects += m.outbox.put(target, token, now)
-        return effects + self._new_version((item,), after, False, now)
+            m.outbox.put(target, token, now)
+        self._new_version((item,), after, False, now)
 
     def _consume(
         self,
@@ -121,9 +118,7 @@ class Execution:
         waits = self._m.mode.waits_for_durable
         return (self._m.own_dep(self._epoch, version),) if waits else ()
 
-    def _new_version(
-        self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float
-    ) -> list[Effect]:
+    def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float) -> None:
         """One more version in the store: captured and shipped where the state was written."""
         m = self._m
         version = self.seq + max(len(units), 1)
@@ -138,22 +133,22 @@ class Execution:
             before.record = StateRecord(
                 m.operator.name, self._epoch, version, before.number, (), (), self._chain
             )
-            return []
+            return
         record = StateRecord(m.operator.name, self._epoch, version, before.number, deps, units, self._chain)
         added = m.store.append(record, changed=updated)
-        effects: list[Effect] = []
         if updated:
             self.capturing = version
             m.captures_open += 1
-            effects.append(Capture(version))
+            self._ctx.emit(Capture(version))
         elif added.state is not None:
-            effects += self._durability.ship(now)
-        return effects + self._durability.advance(now)
+            self._durability.ship(now)
+        self._durability.advance(now)
 
-    def captured(self, event: Captured, now: float) -> list[Effect]:
+    def captured(self, event: Captured, now: float) -> None:
         """The state of a version is copied: its record can leave, the next update may enter."""
         if event.version != self.capturing:
-            return []
+            return
         self.capturing = None
         self._m.store.captured(event.version, event.state)
-        return [*self._durability.ship(now), *self._durability.advance(now)]
+        self._durability.ship(now)
+        self._durability.advance(now)

@@ -8,7 +8,6 @@ lost, instead of a primary that has none.
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
-from hams_protocol.effects import Effect, Send
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import AskCopy, Fence, FenceAnswer, RecordAck, StateCopy
 
@@ -23,6 +22,7 @@ class Fetching:
 
     def __init__(self, machine: "StatefulMachine", keeper: InstanceId, epoch: int, end: int) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._keeper = keeper
         self.epoch = epoch
         self._end = end
@@ -38,43 +38,45 @@ class Fetching:
         self.fences = (*kept, fence)[-limits.fences_kept_max :]
         return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, False, ())
 
-    def ask(self, now: float) -> list[Effect]:
+    def ask(self, now: float) -> None:
         """For the copy, whole."""
         self._again_at = now + limits.resend_after_s
         generation = self._m.knowledge.topology.generation
-        return [Send(self._keeper, AskCopy(self._m.operator.name, self.epoch, -1, generation))]
+        self._ctx.send(self._keeper, AskCopy(self._m.operator.name, self.epoch, -1, generation))
 
-    def acknowledged(self, sender: InstanceId, ack: RecordAck, now: float) -> list[Effect]:
+    def acknowledged(self, sender: InstanceId, ack: RecordAck, now: float) -> None:
         """The keeper knows this epoch now: a question that came before it did was in vain."""
-        return self.ask(now) if sender == self._keeper and ack.epoch == self.epoch else []
+        if sender == self._keeper and ack.epoch == self.epoch:
+            self.ask(now)
 
-    def copied(self, sender: InstanceId, copy: StateCopy, now: float) -> list[Effect]:
+    def copied(self, sender: InstanceId, copy: StateCopy, now: float) -> None:
         """What came: the record of the end, or something else that is of no use."""
         if sender != self._keeper or (copy.op, copy.epoch, copy.version) != (
             self._m.operator.name,
             self.epoch,
             self._end,
         ):
-            return []
-        return self._m.fetched(copy, now)
+            return
+        self._m.fetched(copy, now)
 
-    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+    def peer_up(self, peer: InstanceId, now: float) -> None:
         """The connection to the keeper stands (again)."""
         if peer != self._keeper:
-            return []
+            return
         self._down_since = FOREVER
-        return self.ask(now)
+        self.ask(now)
 
     def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
         """The keeper cannot be reached."""
         if peer == self._keeper:
             self._down_since = min(self._down_since, now)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Ask again; end where the keeper has gone."""
         if now >= self._gone_at:
-            return self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")
-        return self.ask(now) if now >= self._again_at else []
+            self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")
+        elif now >= self._again_at:
+            self.ask(now)
 
     @property
     def _gone_at(self) -> float:

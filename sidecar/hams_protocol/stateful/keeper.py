@@ -8,7 +8,7 @@ topology without it is known.
 """
 
 from hams_protocol import limits
-from hams_protocol.effects import Effect, Send
+from hams_protocol.context import Context
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
@@ -38,8 +38,15 @@ class HeldState:
     """One operator's state in one epoch, as a replica without a model (`backup.Replica`)."""
 
     def __init__(
-        self, graph: Graph, op: str, knowledge: Knowledge, replica_set: ReplicaSet, now: float
+        self,
+        ctx: Context,
+        graph: Graph,
+        op: str,
+        knowledge: Knowledge,
+        replica_set: ReplicaSet,
+        now: float,
     ) -> None:
+        self.ctx = ctx
         self.operator = graph.operators[op]
         self.knowledge = knowledge
         self.store = VersionStore()
@@ -60,32 +67,33 @@ class HeldState:
         """Any state does."""
         return True
 
-    def refuse_layout(self, layout: str) -> list[Effect]:
+    def refuse_layout(self, layout: str) -> None:
         """See `fits`."""
-        return []
 
-    def refuse_state(self, defect: str) -> list[Effect]:
+    def refuse_state(self, defect: str) -> None:
         """Nothing is acknowledged, so the primary calls another instance."""
-        return []
 
     @property
     def nbytes(self) -> int:
         """Bytes of all versions held, with what their records carry."""
         return self.store.nbytes + sum(version.carried_nbytes for version in self.store.versions)
 
-    def go_on(self, replica_set: ReplicaSet, end: int, now: float) -> list[Effect]:
+    def go_on(self, replica_set: ReplicaSet, end: int, now: float) -> None:
         """Its set has a fresh primary in the next epoch, which goes on from `end`."""
         self.store.rollback(end)
         self.lineage.rollback(end)
         self.epoch = replica_set.epoch
         self.backup = Backup(self, replica_set, in_sync=True, now=now)
-        return self.backup.resumed(end, now)
+        self.backup.resumed(end, now)
 
 
 class Keeper:
     """All states that one instance holds for others."""
 
-    def __init__(self, graph: Graph, instance: InstanceId, knowledge: Knowledge, own: str) -> None:
+    def __init__(
+        self, ctx: Context, graph: Graph, instance: InstanceId, knowledge: Knowledge, own: str
+    ) -> None:
+        self._ctx = ctx
         self._graph = graph
         self._instance = instance
         self._knowledge = knowledge
@@ -110,68 +118,70 @@ class Keeper:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """A primary's copy and records, a fresh primary's question, a manager's Freeze."""
         if isinstance(message, Freeze):
-            return [Send(sender, self._freeze(message, now))]
-        if isinstance(message, AskCopy):
-            return self._copy_asked(sender, message, now)
-        if isinstance(message, StateCopy):
-            return self._copied(sender, message, now)
-        if isinstance(message, (StateRecord, AskApplied)):
+            self._ctx.send(sender, self._freeze(message, now))
+        elif isinstance(message, AskCopy):
+            self._copy_asked(sender, message, now)
+        elif isinstance(message, StateCopy):
+            self._copied(sender, message, now)
+        elif isinstance(message, (StateRecord, AskApplied)):
             held = self.states.get(message.op)
-            return [] if held is None else held.backup.message(sender, message, now)
-        return []
+            if held is not None:
+                held.backup.message(sender, message, now)
 
-    def _copied(self, sender: InstanceId, copy: StateCopy, now: float) -> list[Effect]:
+    def _copied(self, sender: InstanceId, copy: StateCopy, now: float) -> None:
         replica_set = self._knowledge.set_of(copy.op)
         if copy.epoch > replica_set.epoch:
-            return [Send(sender, AskTopology(self._knowledge.topology.generation))]
+            self._ctx.send(sender, AskTopology(self._knowledge.topology.generation))
+            return
         if copy.epoch < replica_set.epoch or sender != replica_set.primary or replica_set.in_sync:
-            return []
+            return
         held = self.states.get(copy.op)
         if held is None:
             if self._leaving_due != FOREVER or not self._has_room(copy):
-                return []
-            held = self.states[copy.op] = HeldState(self._graph, copy.op, self._knowledge, replica_set, now)
-        return held.backup.message(sender, copy, now)
+                return
+            held = self.states[copy.op] = HeldState(
+                self._ctx, self._graph, copy.op, self._knowledge, replica_set, now
+            )
+        held.backup.message(sender, copy, now)
 
     def _has_room(self, copy: StateCopy) -> bool:
         nbytes = 0 if copy.state is None else copy.state.nbytes
         held = sum(state.nbytes for state in self.states.values())
         return len(self.states) < limits.keeper_sets_max and held + nbytes <= limits.keeper_state_bytes_max
 
-    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
+    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> None:
         """A fresh primary, which has no state yet: it goes on from the end, which is the newest version here
         then."""
         replica_set = self._knowledge.set_of(ask.op)
         if ask.epoch > replica_set.epoch:
-            return [Send(sender, AskTopology(self._knowledge.topology.generation))]
+            self._ctx.send(sender, AskTopology(self._knowledge.topology.generation))
+            return
         held = self.states.get(ask.op)
         if held is None or held.epoch != ask.epoch or sender != replica_set.primary:
-            return []
+            return
         version = held.store.at_or_below(held.backup.applied)
         if version is None or version.state is None or now < held.copied_by:
-            return []
+            return
         nbytes = version.state.nbytes + version.carried_nbytes
         held.copied_by = now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
         units = bare(held.lineage.up_to(version.number), self._knowledge)
         known = self._knowledge.completed.snapshot()
-        return [
-            Send(
-                sender,
-                StateCopy(
-                    ask.op,
-                    ask.epoch,
-                    version.number,
-                    units,
-                    known,
-                    version.record.chain,
-                    version.state,
-                    held.layout,
-                ),
-            )
-        ]
+        self._ctx.send(
+            sender,
+            StateCopy(
+                ask.op,
+                ask.epoch,
+                version.number,
+                units,
+                known,
+                version.record.chain,
+                version.state,
+                held.layout,
+            ),
+        )
 
     def _freeze(self, freeze: Freeze, now: float) -> FreezeAnswer | Refused:
         """Like a backup's answer."""
@@ -207,9 +217,8 @@ class Keeper:
 
     # -- changes ---------------------------------------------------------------------------------------------
 
-    def topology_changed(self, now: float) -> list[Effect]:
+    def topology_changed(self, now: float) -> None:
         """Go on as a keeper of the same epoch or of the next one, or forget the state."""
-        effects: list[Effect] = []
         for op, held in list(self.states.items()):
             replica_set = self._knowledge.set_of(op)
             named = self._instance in replica_set.keepers
@@ -217,56 +226,48 @@ class Keeper:
                 if named:
                     held.backup.in_sync = True
                     held.backup.thaw(self._knowledge.topology.generation)
-                    effects += held.backup.apply(now)
+                    held.backup.apply(now)
                 elif held.backup.in_sync or replica_set.in_sync or replica_set.keepers:
                     del self.states[op]
                 continue
             end = replica_set.end_of(held.epoch)
             version = None if end is None else held.store.find(end)
             if named and end is not None and replica_set.epoch == held.epoch + 1 and version is not None:
-                effects += held.go_on(replica_set, end, now)
+                held.go_on(replica_set, end, now)
             else:
                 del self.states[op]
-        return effects
 
-    def durable_rose(self, now: float) -> list[Effect]:
+    def durable_rose(self, now: float) -> None:
         """Records may be applied now; not those of an epoch that has just ended: `topology_changed` comes next."""
-        return [
-            effect
-            for op, held in self.states.items()
-            if held.epoch == self._knowledge.set_of(op).epoch
-            for effect in held.backup.apply(now)
-        ]
+        for op, held in self.states.items():
+            if held.epoch == self._knowledge.set_of(op).epoch:
+                held.backup.apply(now)
 
     def requests_completed(self) -> None:
         """Free what was held for complete requests."""
         for held in self.states.values():
             held.lineage.complete(self._knowledge.completed)
 
-    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+    def peer_up(self, peer: InstanceId, now: float) -> None:
         """A connection stands again: primaries hear how far their states have come here."""
-        effects: list[Effect] = []
         for op, held in self.states.items():
             if peer == self._knowledge.set_of(op).primary:
                 held.copied_by = -FOREVER
-            effects += held.backup.peer_up(peer, now)
-        return effects
+            held.backup.peer_up(peer, now)
 
-    def leave(self, now: float) -> list[Effect]:
+    def leave(self, now: float) -> None:
         """This instance is to end: it asks again and again to be let go, and is a keeper until it is."""
         self._leaving_due = now + limits.resend_after_s
-        return [
-            Send(primary, Leave(op, held.epoch))
-            for op, held in self.states.items()
-            if (primary := self._knowledge.set_of(op).primary) is not None
-        ]
+        for op, held in self.states.items():
+            if (primary := self._knowledge.set_of(op).primary) is not None:
+                self._ctx.send(primary, Leave(op, held.epoch))
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Ask for notices that may be lost; ask again to be let go."""
-        effects = self.leave(now) if now >= self._leaving_due else []
+        if now >= self._leaving_due:
+            self.leave(now)
         for held in self.states.values():
-            effects += held.backup.tick(now)
-        return effects
+            held.backup.tick(now)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

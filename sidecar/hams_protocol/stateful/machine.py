@@ -10,7 +10,7 @@ that gives this instance one.
 
 from hams_protocol import limits
 from hams_protocol.deps import Deps
-from hams_protocol.effects import AbandonBatch, Effect, Loss, NoteFailover, NoteLost, RestartModel, Send, Stop
+from hams_protocol.effects import AbandonBatch, Effect, Loss, NoteFailover, NoteLost, RestartModel, Stop
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -60,7 +60,7 @@ from hams_protocol.stateful.primary import Primary
 from hams_protocol.stateful.questions import Questions
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
-from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
+from hams_protocol.vertex import FOREVER, Vertex
 
 
 class StatefulMachine(Vertex):
@@ -80,7 +80,7 @@ class StatefulMachine(Vertex):
         restored: StateCopy | None = None,
     ) -> None:
         super().__init__(graph, op, instance)
-        self.keeper = Keeper(graph, instance, self.knowledge, op)
+        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, op)
         self.fetching: Fetching | None = None
         self.kept = kept
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)
@@ -114,29 +114,29 @@ class StatefulMachine(Vertex):
         """One event; the effects in the order in which they must be performed."""
         if self._stopped:
             return []
-        effects = self.handle_common(event, now)
-        if effects is None:
-            effects = self._own_event(event, now)
+        ctx = self.ctx
+        ctx.begin(now)
+        self.handle(event, now)
         if self._draining and not self.is_over() and self._has_nothing_to_hand_over():
-            effects += self._stop("drained")
+            self._stop("drained")
         if self.is_over():
-            return up_to_stop(effects)
+            return ctx.up_to_stop()
         if isinstance(event, Tick):
-            effects += self.common_tick(now)
+            self.common_tick(now)
         if self.primary is not None:
-            effects += self.primary.pump(now)
-        effects += self.flush_acks(now)
+            self.primary.pump(now)
+        self.flush_acks(now)
         if isinstance(event, Tick):
             self._ticked_at = now
-            effects += self.outbox.tick(now)
+            self.outbox.tick(now)
             if self.primary is not None:
-                effects += self.primary.tick(now)
+                self.primary.tick(now)
             if self.backup is not None:
-                effects += self.backup.tick(now)
+                self.backup.tick(now)
             if self.fetching is not None:
-                effects += self.fetching.tick(now)
-            effects += self.checkpoints.tick(now)
-        return effects
+                self.fetching.tick(now)
+            self.checkpoints.tick(now)
+        return ctx.out
 
     def is_over(self) -> bool:
         """Whether it has stopped: nothing is done under this id any more."""
@@ -227,17 +227,14 @@ class StatefulMachine(Vertex):
         self.lineage.complete(self.knowledge.completed)
         return True
 
-    def _drop_kept(self) -> list[Effect]:
+    def _drop_kept(self) -> None:
         """A kept state is of no use once the topology does not name the former id in its epoch; nor is who
         came back for its sake alone."""
         if self.kept is None or self.kept.is_named(self.knowledge.set_of(self.operator.name)):
-            return []
+            return
         self.kept = None
-        return (
+        if self.primary is None and self.backup is None:
             self._stop("the state it kept is of no use any more")
-            if self.primary is None and self.backup is None
-            else []
-        )
 
     # -- what the common part asks ---------------------------------------------------------------------------
 
@@ -253,17 +250,19 @@ class StatefulMachine(Vertex):
         """See `Vertex`."""
         return self.primary is not None and self.primary.is_fenced(deps)
 
-    def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
+    def unit_ready(self, unit: Unit, now: float) -> None:
         """See `Vertex`."""
         assert self.primary is not None
-        return self.primary.unit_ready(unit, now)
+        self.primary.unit_ready(unit, now)
 
-    def durable_rose(self, ops: list[str], now: float) -> list[Effect]:
+    def durable_rose(self, ops: list[str], now: float) -> None:
         """Held records may be applied now; a primary alone may call versions durable."""
         if self.backup is not None:
-            effects = self.backup.apply(now)
-            return effects + self.checkpoints.durable_known() if self.operator.name in ops else effects
-        return self.primary.advance(now) if self.primary is not None else []
+            self.backup.apply(now)
+            if self.operator.name in ops:
+                self.checkpoints.durable_known()
+        elif self.primary is not None:
+            self.primary.advance(now)
 
     def requests_completed(self) -> None:
         """See `Vertex`."""
@@ -278,151 +277,166 @@ class StatefulMachine(Vertex):
         tokens = self.held_from_slot(query, consumed)
         return SlotAnswer(query.op, query.slot, query.epoch, tokens, (self.operator.name, self.epoch))
 
-    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+    def peer_up(self, peer: InstanceId, now: float) -> None:
         """See `Vertex`."""
         if self.fetching is not None:
-            return self.fetching.peer_up(peer, now)
-        if self.primary is not None:
-            return self.primary.peer_up(peer, now)
-        return self.backup.peer_up(peer, now) if self.backup is not None else []
+            self.fetching.peer_up(peer, now)
+        elif self.primary is not None:
+            self.primary.peer_up(peer, now)
+        elif self.backup is not None:
+            self.backup.peer_up(peer, now)
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
         """See `Vertex`."""
         if self.fetching is not None:
             self.fetching.peer_down(peer, refused, now)
-        return self.primary.peer_down(peer, refused, now) if self.primary is not None else []
+        if self.primary is not None:
+            self.primary.peer_down(peer, refused, now)
 
-    def members_changed(self, now: float) -> list[Effect]:
+    def members_changed(self, now: float) -> None:
         """See `Vertex`."""
-        return self.primary.drop_gone(now) if self.primary is not None else []
+        if self.primary is not None:
+            self.primary.drop_gone(now)
 
     # -- events of the model and of etcd ---------------------------------------------------------------------
 
-    def _own_event(self, event: Event, now: float) -> list[Effect]:
+    def own_event(self, event: Event, now: float) -> None:
+        """See `Vertex`."""
         if isinstance(event, ModelReady):
-            return self._model_ready(event, now)
+            self._model_ready(event, now)
+            return
         if isinstance(event, ModelDied):
             self.model_ready = self.warm = self.warming = False
             self.captures_open = 0
-            effects: list[Effect] = self.primary.model_died(event, now) if self.primary is not None else []
-            return [*effects, RestartModel(event.reason)]
+            if self.primary is not None:
+                self.primary.model_died(event, now)
+            self.ctx.emit(RestartModel(event.reason))
+            return
         if isinstance(event, CasFailed | CasDone | CasUnknown):
             self.proposing = False
         if isinstance(event, CasFailed | CasDone):
-            effects = self.primary.proposal_settled(event, now) if self.primary is not None else []
-            return effects + self.learn_revision(event.topology, event.revision, now)
+            if self.primary is not None:
+                self.primary.proposal_settled(event, now)
+            self.learn_revision(event.topology, event.revision, now)
+            return
         if isinstance(event, CasUnknown):
-            return self.primary.proposal_unknown(now) if self.primary is not None else []
+            if self.primary is not None:
+                self.primary.proposal_unknown(now)
+            return
         if isinstance(event, Drain):
-            return self._drain(now)
+            self._drain(now)
+            return
         if isinstance(event, Late):
             self.lateness.late(event.by_s, now)
             if self.primary is not None:
                 self.primary.late(event.by_s, now)
-            return []
+            return
         if isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
-            return []
+            return
         if isinstance(event, Captured):
             self.captures_open = max(
                 self.captures_open - 1, 0
             )  # of an earlier epoch, perhaps: its copy must not be torn either
         if isinstance(event, LoadFailed):
-            return self._stop(f"the model refused the state: {event.message}")
+            self._stop(f"the model refused the state: {event.message}")
+            return
         if isinstance(event, Loaded):
             self.warm, self.warming = True, False
             if self.backup is not None:
-                return self.backup.preloaded(now)
+                self.backup.preloaded(now)
+                return
         if self.primary is None:
-            return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
-        if isinstance(event, UpdateWanted):
-            return self.primary.update_wanted(event, now)
-        if isinstance(event, BatchDone):
-            return self.primary.batch_done(event, now)
-        if isinstance(event, BatchFailed):
-            return self.primary.batch_failed(event, now)
-        if isinstance(event, Captured):
-            return self.primary.captured(event, now)
-        if isinstance(event, Loaded):
-            return self.primary.loaded(event, now)
-        return []
+            if isinstance(event, UpdateWanted):
+                self.ctx.emit(AbandonBatch(event.batch))
+        elif isinstance(event, UpdateWanted):
+            self.primary.update_wanted(event, now)
+        elif isinstance(event, BatchDone):
+            self.primary.batch_done(event, now)
+        elif isinstance(event, BatchFailed):
+            self.primary.batch_failed(event, now)
+        elif isinstance(event, Captured):
+            self.primary.captured(event, now)
+        elif isinstance(event, Loaded):
+            self.primary.loaded(event, now)
 
-    def _drain(self, now: float) -> list[Effect]:
+    def _drain(self, now: float) -> None:
         """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
         by nobody ends at once."""
         self._draining = True
-        effects = self.keeper.leave(now)
+        self.keeper.leave(now)
         if self.primary is not None:
             self.primary.draining = True
         elif self.backup is not None and self.backup.in_sync:
-            effects += self.backup.leave(now)
-        return effects
+            self.backup.leave(now)
 
     def _has_nothing_to_hand_over(self) -> bool:
         """Whether nobody needs what this instance holds."""
         leaves = self.backup is None or not self.backup.in_sync
         return leaves and self.primary is None and self.kept is None and not self.keeper.is_needed
 
-    def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
+    def _model_ready(self, event: ModelReady, now: float) -> None:
         self.model_ready = True
         self.initial = event.state
         self.model_layout = event.layout
         if (self.backup is not None or self.primary is not None) and not self.fits(self.layout):
-            return self.refuse_layout(self.layout)
+            self.refuse_layout(self.layout)
+            return
         if self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance:
-            return self.primary.model_ready(event, now)
-        effects = self.backup.preload() if self.backup is not None else []
-        effects += self._take_role(now)
+            self.primary.model_ready(event, now)
+            return
+        if self.backup is not None:
+            self.backup.preload()
+        self._take_role(now)
         self.checkpoints.roles_changed(now)
-        return [*effects, *self.judge_undecided(now)]
+        self.judge_undecided(now)
 
     def fits(self, layout: str) -> bool:
         """Whether this instance's model can take over a state of that layout, as far as both are known."""
         return not layout or not self.model_layout or layout == self.model_layout
 
-    def refuse_layout(self, layout: str) -> list[Effect]:
+    def refuse_layout(self, layout: str) -> None:
         """To hold a state that the model cannot load would look like a backup and be none."""
         name = self.operator.name
-        return self._stop(
+        self._stop(
             f"state layout mismatch: the state of {name} has the layout {layout}, this instance's model "
             f"{self.model_layout}"
         )
 
-    def refuse_state(self, defect: str) -> list[Effect]:
+    def refuse_state(self, defect: str) -> None:
         """Who cannot read the state that it asked for holds nothing yet, and would ask for copy after
         copy."""
-        return self._stop(f"the state of {self.operator.name} cannot be read here: {defect}")
+        self._stop(f"the state of {self.operator.name} cannot be read here: {defect}")
 
     # -- roles -----------------------------------------------------------------------------------------------
 
-    def topology_changed(self, now: float) -> list[Effect]:
+    def topology_changed(self, now: float) -> None:
         """Take, keep or lose a role; then purge what has become orphan."""
         if self.instance in self.knowledge.topology.revoked:
-            return self._stop("revoked", keep=True)
-        effects = self._take_role(now)
-        effects += [] if self._stopped else self._drop_kept()
+            self._stop("revoked", keep=True)
+            return
+        self._take_role(now)
+        if not self._stopped:
+            self._drop_kept()
         self.checkpoints.roles_changed(now)
-        effects += [] if self._stopped else self.checkpoints.look()
+        if not self._stopped:
+            self.checkpoints.look()
         if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
             self._restored = None
         if not self._stopped and self.primary is not None:
             if self.primary.is_tainted():
-                return [
-                    *effects,
-                    *self._stop(
-                        "tainted: its state depends on an orphan and nobody rolled it back", keep=True
-                    ),
-                ]
-            effects += self._report_beyond()
-            effects += self.purge_units(now)
-            effects += self.primary.after_purge(now)
-        return effects if self._stopped else [*effects, *self._adopt_early_asks(now)]
+                self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)
+                return
+            self._report_beyond()
+            self.purge_units(now)
+            self.primary.after_purge(now)
+        if not self._stopped:
+            self._adopt_early_asks(now)
 
-    def _report_beyond(self) -> list[Effect]:
+    def _report_beyond(self) -> None:
         """Upstream a state was lost and began again from less than this one may stem from: that is not
         undone, but said."""
         assert self.primary is not None
-        effects: list[Effect] = []
         for name in self.graph.stateful_upstream[self.operator.name]:
             replica_set = self.knowledge.set_of(name)
             if replica_set.restarted_in <= self._reported.get(name, 0):
@@ -433,66 +447,77 @@ class StatefulMachine(Vertex):
                     f"it stems from more of {name} than version "
                     f"{replica_set.end_of(replica_set.restarted_in - 1) or 0}, from which that began again"
                 )
-                effects.append(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
-        return effects
+                self.ctx.emit(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
 
-    def _take_role(self, now: float) -> list[Effect]:
+    def _take_role(self, now: float) -> None:
         replica_set = self.knowledge.set_of(self.operator.name)
         if self.fetching is not None and self.fetching.epoch != replica_set.epoch:
             self.fetching = None
         if replica_set.primary == self.instance:
-            return self._as_primary(replica_set, now)
+            self._as_primary(replica_set, now)
+            return
         if replica_set.epoch:
             self._restored = None  # somebody else has begun the state
         if self.instance in replica_set.in_sync:
-            return self._as_backup(replica_set, now)
-        if self.instance in replica_set.joining:
-            return self._as_joiner(replica_set, now)
-        return [] if self.primary is None and self.backup is None else self._left_out(now)
+            self._as_backup(replica_set, now)
+        elif self.instance in replica_set.joining:
+            self._as_joiner(replica_set, now)
+        elif not (self.primary is None and self.backup is None):
+            self._left_out(now)
 
-    def _left_out(self, now: float) -> list[Effect]:
+    def _left_out(self, now: float) -> None:
         """It had a role in its set, and has none any more."""
         if self.keeper.is_needed:
-            return self._stay_as_keeper(now)
-        if self._draining:
-            return self._stop("drained: the topology has let it go", keep=True)
-        return self._stop("deposed: the topology gives this instance no role any more", keep=True)
+            self._stay_as_keeper(now)
+        elif self._draining:
+            self._stop("drained: the topology has let it go", keep=True)
+        else:
+            self._stop("deposed: the topology gives this instance no role any more", keep=True)
 
-    def _stay_as_keeper(self, now: float) -> list[Effect]:
+    def _stay_as_keeper(self, now: float) -> None:
         """It has no role in its own set any more, and ends; but not before it is let go where it keeps the
         state of another operator."""
-        effects = [] if self.primary is None else self.primary.retire()
+        if self.primary is not None:
+            self.primary.retire()
         self.primary = self.backup = None
         self.store.clear()
         self.lineage.clear()
         if not self._draining:
             self._draining = True
-            effects += self.keeper.leave(now)
-        return effects
+            self.keeper.leave(now)
 
-    def _as_primary(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def _as_primary(self, replica_set: ReplicaSet, now: float) -> None:
         if self.primary is not None and self.epoch == replica_set.epoch:
-            return self.primary.members_named(replica_set, now)
+            self.primary.members_named(replica_set, now)
+            return
         if not self._resume_kept(replica_set):
             if replica_set.keepers and not self._has_end(replica_set):
-                return self._fetch(replica_set, now)
+                self._fetch(replica_set, now)
+                return
             if self.primary is None and self.backup is None:
-                return self._as_first_primary(replica_set, now) if self.model_ready else []
+                if self.model_ready:
+                    self._as_first_primary(replica_set, now)
+                return
             if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != replica_set.epoch:
-                return self._stop(
-                    "named primary while still joining"
-                )  # of the epoch before it may have been in sync without having heard of it
+                # of the epoch before it may have been in sync without having heard of it
+                self._stop("named primary while still joining")
+                return
         end = replica_set.end_of(replica_set.epoch - 1)
         if end is None or not self._go_back(end):
-            return self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            return
         self._begin_epoch(replica_set.epoch, now)
-        retired = self.primary.retire() if self.primary is not None else []
+        self.ctx.emit(
+            NoteFailover(
+                self.operator.name, self.knowledge.topology.generation, replica_set.epoch, end, self.instance
+            )
+        )
+        if self.primary is not None:
+            self.primary.retire()
         self.primary, self.backup = Primary(self, replica_set, now), None
         self.primary.draining = self._draining
-        note = NoteFailover(
-            self.operator.name, self.knowledge.topology.generation, replica_set.epoch, end, self.instance
-        )
-        return [note, *retired, *self.primary.promoted(now), *self._adopt_early_acks(now)]
+        self.primary.promoted(now)
+        self._adopt_early_acks(now)
 
     def _has_end(self, replica_set: ReplicaSet) -> bool:
         """Whether this instance had a role in the epoch before, and holds what that ended with."""
@@ -500,62 +525,69 @@ class StatefulMachine(Vertex):
         version = None if end is None else self.store.find(end)
         return self.epoch + 1 == replica_set.epoch and version is not None and version.state is not None
 
-    def _fetch(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def _fetch(self, replica_set: ReplicaSet, now: float) -> None:
         """Named primary of a state that only a keeper holds: this instance gets it from there, and begins the
         epoch then."""
         end = replica_set.end_of(replica_set.epoch - 1)
         if end is None:
-            return self._stop(f"cannot know the end of epoch {replica_set.epoch - 1}")
+            self._stop(f"cannot know the end of epoch {replica_set.epoch - 1}")
+            return
         if self.fetching is not None:
-            return []
-        retired = self.primary.retire() if self.primary is not None else []
+            return
+        if self.primary is not None:
+            self.primary.retire()
         self.primary = self.backup = None
         self.store.clear()
         self.lineage.clear()
         self.fetching = Fetching(self, replica_set.keepers[0], replica_set.epoch, end)
-        return [*retired, *self.fetching.ask(now)]
+        self.fetching.ask(now)
 
-    def fetched(self, copy: StateCopy, now: float) -> list[Effect]:
+    def fetched(self, copy: StateCopy, now: float) -> None:
         """A keeper has given the state: the epoch begins, with the fences that managers have put up
         meanwhile."""
         assert self.fetching is not None, "it was asked for"
         replica_set = self.knowledge.set_of(copy.op)
         if not self.fits(copy.layout):
-            return self.refuse_layout(copy.layout)
+            self.refuse_layout(copy.layout)
+            return
         if copy.state is not None and copy.state.defect:
-            return self.refuse_state(copy.state.defect)
+            self.refuse_state(copy.state.defect)
+            return
         fences, self.fetching = self.fetching.fences, None
-        effects = self._begin_with(copy, replica_set, now)
+        self._begin_with(copy, replica_set, now)
         assert self.primary is not None, "begun"
         for fence in fences:
             if fence.generation == self.knowledge.topology.generation:
                 self.primary.fenced(fence)
-        effects += [*self._adopt_early_acks(now), *self._adopt_early_asks(now)]
-        return [*effects, *self.judge_undecided(now)]
+        self._adopt_early_acks(now)
+        self._adopt_early_asks(now)
+        self.judge_undecided(now)
 
-    def stop_without_state(self, why: str) -> list[Effect]:
+    def stop_without_state(self, why: str) -> None:
         """Of a primary that never had its state: it ends, and whoever still has the state may give it to
         another one."""
-        return self._stop(why)
+        self._stop(why)
 
-    def _adopt_early_acks(self, now: float) -> list[Effect]:
+    def _adopt_early_acks(self, now: float) -> None:
         """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
         assert self.primary is not None
         early, self._early_acks = self._early_acks, {}
-        return [effect for sender, ack in early.items() for effect in self.primary.message(sender, ack, now)]
+        for sender, ack in early.items():
+            self.primary.message(sender, ack, now)
 
-    def _adopt_early_asks(self, now: float) -> list[Effect]:
+    def _adopt_early_asks(self, now: float) -> None:
         """Joiners may learn that they are named before the primary does: they would ask again seconds later
         only."""
         if self.fetching is not None or not self._early_asks:
-            return []
+            return
         known = self.knowledge.topology.generation
         early = {sender: ask for sender, ask in self._early_asks.items() if ask.generation <= known}
         for sender in early:
             del self._early_asks[sender]
         if self.primary is None:
-            return []
-        return [effect for sender, ask in early.items() for effect in self.primary.message(sender, ask, now)]
+            return
+        for sender, ask in early.items():
+            self.primary.message(sender, ask, now)
 
     def _is_early(self, sender: InstanceId, ask: AskCopy) -> bool:
         """Whether the question for a copy cannot be answered yet, but perhaps once a later topology is known,
@@ -567,26 +599,29 @@ class StatefulMachine(Vertex):
         joining = self.knowledge.set_of(self.operator.name).joining
         return self.primary is None or ask.epoch != self.epoch or sender not in joining
 
-    def _as_first_primary(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def _as_first_primary(self, replica_set: ReplicaSet, now: float) -> None:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins
         again at the reported end."""
         end = replica_set.end_of(replica_set.epoch - 1)
         if end:
-            return self._from_checkpoint(replica_set, end, now)
+            self._from_checkpoint(replica_set, end, now)
+            return
         self._begin_epoch(replica_set.epoch, now)
         version = 0 if end is None else end
         restored, self._restored = (self._restored if replica_set.epoch == 1 else None), None
         if restored is not None and not self.fits(restored.layout):
-            return self.refuse_layout(restored.layout)
+            self.refuse_layout(restored.layout)
+            return
         self.layout = self.model_layout
         state = self.initial if restored is None else restored.state
         self.store.start(
             StateRecord(self.operator.name, replica_set.epoch, version, -1, (), (), "", state), state
         )
         self.primary = Primary(self, replica_set, now)
-        effects: list[Effect] = [] if restored is None else self.primary.load_newest()
+        if restored is not None:
+            self.primary.load_newest()
         if replica_set.epoch > 1:
-            effects.append(
+            self.ctx.emit(
                 NoteFailover(
                     self.operator.name,
                     self.knowledge.topology.generation,
@@ -595,17 +630,18 @@ class StatefulMachine(Vertex):
                     self.instance,
                 )
             )
-        return effects + self.primary.begun(now)
+        self.primary.begun(now)
 
-    def _from_checkpoint(self, replica_set: ReplicaSet, end: int, now: float) -> list[Effect]:
+    def _from_checkpoint(self, replica_set: ReplicaSet, end: int, now: float) -> None:
         """The state was lost; the set begins again from the checkpoint that this instance has told of."""
         saved = self.checkpoints.saved
         if saved is None or saved.version != end or replica_set.restarted_in != replica_set.epoch:
-            return self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            return
         self.checkpoints.saved = None
-        return self._begin_with(saved, replica_set, now)
+        self._begin_with(saved, replica_set, now)
 
-    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet, now: float) -> None:
         """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is
         the end."""
         self._completion(copy.complete)
@@ -619,46 +655,57 @@ class StatefulMachine(Vertex):
         self.primary.draining = self._draining
         generation = self.knowledge.topology.generation
         note = NoteFailover(copy.op, generation, replica_set.epoch, copy.version, self.instance)
-        return [note, *self.primary.promoted(now)]
+        self.ctx.emit(note)
+        self.primary.promoted(now)
 
-    def _as_backup(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def _as_backup(self, replica_set: ReplicaSet, now: float) -> None:
         if self.backup is not None and self.epoch == replica_set.epoch:
             self.backup.thaw(self.knowledge.topology.generation)
             self.backup.in_sync = True
-            return self.backup.apply(now)
+            self.backup.apply(now)
+            return
         if not self._resume_kept(replica_set) and self.primary is None and self.backup is None:
-            return self._stop("named in sync without a state")
+            self._stop("named in sync without a state")
+            return
         end = replica_set.end_of(replica_set.epoch - 1)
         if end is None or not self._go_back(end):
-            return self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            return
         self._begin_epoch(replica_set.epoch, now)
-        retired = self.primary.retire() if self.primary is not None else []
+        if self.primary is not None:
+            self.primary.retire()
         self.primary, self.backup = None, Backup(self, replica_set, in_sync=True, now=now)
-        leave = self.backup.leave(now) if self._draining else []
-        return [*retired, *self.backup.resumed(end, now), *leave]
+        self.backup.resumed(end, now)
+        if self._draining:
+            self.backup.leave(now)
 
-    def _as_joiner(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+    def _as_joiner(self, replica_set: ReplicaSet, now: float) -> None:
         if not self.model_ready or replica_set.primary is None:
-            return []
+            return
         if self.backup is None and self._draining:
             # It is to end: it joins nothing. One that has handed its set over, and was then dropped and named
             # again before it heard of that, ends now.
-            return [] if self.primary is None else self._left_out(now)
+            if self.primary is not None:
+                self._left_out(now)
+            return
         if self.backup is not None and not self.backup.in_sync and self.epoch == replica_set.epoch:
-            return []
+            return
         if self.backup is not None and self.epoch == replica_set.epoch:
             if self.keeper.is_needed:
-                return self._stay_as_keeper(now)
-            return self._stop(
+                self._stay_as_keeper(now)
+                return
+            self._stop(
                 "left out of the set in the meantime: what it once acknowledged must not count for its next "
                 "copy"
             )
+            return
         self.store.clear()
         self.lineage.clear()
         self._begin_epoch(replica_set.epoch, now)
-        retired = self.primary.retire() if self.primary is not None else []
+        if self.primary is not None:
+            self.primary.retire()
         self.primary, self.backup = None, Backup(self, replica_set, in_sync=False, now=now)
-        return [*retired, *self.backup.ask_copy(now)]
+        self.backup.ask_copy(now)
 
     def _go_back(self, end: int) -> bool:
         """Make the record of `end` the newest one held; False if it is not there."""
@@ -679,38 +726,40 @@ class StatefulMachine(Vertex):
         self.outbox.clear()
         self.attempts.clear()
 
-    def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
+    def _stop(self, reason: str, keep: bool = False) -> None:
         """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""
         self._stopped = True
         kept = self.kept_state() if keep else None
         named = kept is not None and kept.is_named(self.knowledge.set_of(self.operator.name))
-        return [Stop(reason, self.operator.name if named else None)]
+        self.ctx.emit(Stop(reason, self.operator.name if named else None))
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """Managers' questions, and what only a role understands."""
         if self.fetching is not None and isinstance(message, StateCopy):
-            return self.fetching.copied(sender, message, now)
-        if isinstance(message, Probe):
-            return [Send(sender, self._questions.probe(message))]
-        if isinstance(message, Freeze):
-            return [Send(sender, self._questions.freeze(message, now))]
-        if isinstance(message, Fence):
-            return [Send(sender, self._questions.fence(message))]
-        if (
+            self.fetching.copied(sender, message, now)
+        elif isinstance(message, Probe):
+            self.ctx.send(sender, self._questions.probe(message))
+        elif isinstance(message, Freeze):
+            self.ctx.send(sender, self._questions.freeze(message, now))
+        elif isinstance(message, Fence):
+            self.ctx.send(sender, self._questions.fence(message))
+        elif (
             isinstance(message, RecordAck)
             and message.epoch > self.epoch
             and len(self._early_acks) < limits.early_acks_max
         ):
             self._early_acks[sender] = message
             if self.fetching is not None:
-                return self.fetching.acknowledged(sender, message, now)
-            return [Send(sender, AskTopology(self.knowledge.topology.generation))]
-        if isinstance(message, AskCopy) and self._is_early(sender, message):
+                self.fetching.acknowledged(sender, message, now)
+                return
+            self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
+        elif isinstance(message, AskCopy) and self._is_early(sender, message):
             if len(self._early_asks) < limits.early_asks_max:
                 self._early_asks[sender] = message
-            return [Send(sender, AskTopology(self.knowledge.topology.generation))]
-        if self.backup is not None:
-            return self.backup.message(sender, message, now)
-        return self.primary.message(sender, message, now) if self.primary is not None else []
+            self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
+        elif self.backup is not None:
+            self.backup.message(sender, message, now)
+        elif self.primary is not None:
+            self.primary.message(sender, message, now)

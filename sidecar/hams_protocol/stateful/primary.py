@@ -13,10 +13,8 @@ from hams_protocol.deps import Deps, merge
 from hams_protocol.effects import (
     AbandonBatch,
     BatchUnit,
-    Effect,
     EnterUpdate,
     LoadState,
-    Send,
     StartBatch,
 )
 from hams_protocol.events import (
@@ -56,6 +54,7 @@ class Primary:
 
     def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, now: float) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._epoch = replica_set.epoch
         self._durability = Durability(machine, replica_set, now)
         self._execution = Execution(machine, replica_set.epoch, self._durability)
@@ -109,21 +108,21 @@ class Primary:
             or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
         )
 
-    def begun(self, now: float) -> list[Effect]:
+    def begun(self, now: float) -> None:
         """The set begins with this primary alone, at a version that the model holds already."""
-        return self.advance(now)
+        self.advance(now)
 
-    def promoted(self, now: float) -> list[Effect]:
+    def promoted(self, now: float) -> None:
         """From backup to primary, or rolled back: load the record of the end, send saved outputs again,
         announce first of all."""
         m = self._m
-        effects: list[Effect] = self.load_newest()
+        self.load_newest()
         for consumed in m.lineage.units():
             for target, token in consumed.outputs:
-                effects += m.outbox.put(target, m.knowledge.bare(token), now)
-        return effects + self.advance(now)
+                m.outbox.put(target, m.knowledge.bare(token), now)
+        self.advance(now)
 
-    def load_newest(self) -> list[Effect]:
+    def load_newest(self) -> None:
         """Make the model's state that of the newest version."""
         newest = self._m.store.newest
         assert newest is not None, "a primary has a state"
@@ -131,20 +130,20 @@ class Primary:
         self._loads += 1
         self.loading = True
         if not self._m.model_ready:
-            return []
+            return
         self._m.warming = True
-        return [LoadState(self._loads, newest.state)]
+        self._ctx.emit(LoadState(self._loads, newest.state))
 
-    def loaded(self, event: Loaded, now: float) -> list[Effect]:
+    def loaded(self, event: Loaded, now: float) -> None:
         """The model holds the state asked for last."""
         if event.token == self._loads:
             self.loading = False
-        return []
 
-    def model_ready(self, event: ModelReady, now: float) -> list[Effect]:
+    def model_ready(self, event: ModelReady, now: float) -> None:
         """A fresh model process takes over the newest version; if that died with the old one before its
         capture, the set must roll back."""
-        return [] if self.needs_rollback else self.load_newest()
+        if not self.needs_rollback:
+            self.load_newest()
 
     @property
     def needs_rollback(self) -> bool:
@@ -152,9 +151,10 @@ class Primary:
         newest = self._m.store.newest
         return newest is not None and newest.state is None and self._execution.capturing is None
 
-    def retire(self) -> list[Effect]:
+    def retire(self) -> None:
         """Its epoch is over: the model, which may stand before its update stage, is not left waiting."""
-        return [AbandonBatch(self._batch_id())] if self._running and not self._abandoning else []
+        if self._running and not self._abandoning:
+            self._ctx.emit(AbandonBatch(self._batch_id()))
 
     @property
     def settled(self) -> int:
@@ -163,40 +163,41 @@ class Primary:
 
     # -- forming batches -------------------------------------------------------------------------------------
 
-    def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
+    def unit_ready(self, unit: Unit, now: float) -> None:
         """A unit's join rule is met."""
         if unit.id in self._m.lineage:
             unit.stage = Stage.DONE
-            return []
-        self._m.queue.add(unit, now)
-        return []
+        else:
+            self._m.queue.add(unit, now)
 
-    def pump(self, now: float) -> list[Effect]:
+    def pump(self, now: float) -> None:
         """Let the next update in, form the next batch."""
-        effects: list[Effect] = []
         if self._wanted:
-            effects += self._try_update(now)
+            self._try_update(now)
         m = self._m
         leaving = self._durability.leaving
-        effects += self._durability.find_keeper(now)
+        self._durability.find_keeper(now)
         if self.draining or leaving.some:
             risky = any(unit.attempts for unit in self._running)
-            effects += self._durability.arrange(self.draining, risky, now)
+            self._durability.arrange(self.draining, risky, now)
         if self.draining and leaving.successor(now) is not None:
-            return effects if self._running or self.loading else effects + self._hand_over(now)
-        if self._durability.is_handed_over:
-            return effects + self._durability.settle(now)
-        if self._running or self.loading or not m.model_ready:
-            return effects
-        effects += m.attempts.turn(m.queue, self._may_run_alone, now)
-        if m.attempts.holds or not len(m.queue):
-            return effects
-        if m.mode.replicates and self.undurable > m.operator.window:
-            return effects
+            if not self._running and not self.loading:
+                self._hand_over(now)
+        elif self._durability.is_handed_over:
+            self._durability.settle(now)
+        elif not self._running and not self.loading and m.model_ready:
+            self._form_batches(now)
+
+    def _form_batches(self, now: float) -> None:
+        """Run what may run, until a batch is under way or nothing is left."""
+        m = self._m
+        m.attempts.turn(m.queue, self._may_run_alone, now)
+        if m.attempts.holds or (m.mode.replicates and self.undurable > m.operator.window):
+            return
         while not (self._running or m.attempts.holds):
             units = m.queue.take(now)
             if not units:
-                return effects
+                return
             runnable: list[Unit] = []
             for index, unit in enumerate(units):
                 if m.is_fenced(m.joins.deps(unit)):
@@ -204,28 +205,22 @@ class Primary:
                     continue
                 forward = self._passed_on(unit, runnable)
                 if forward is None:
-                    runs, said = (
-                        m.attempts.may_run(unit, m.queue, self._may_run_alone, now)
-                        if unit.attempts
-                        else (True, ())
-                    )
-                    effects += said
-                    if runs:
+                    if not unit.attempts or m.attempts.may_run(unit, m.queue, self._may_run_alone, now):
                         runnable.append(unit)
                 elif self._durability.window_open:
-                    effects += self._execution.record_forward(unit, forward, now)
+                    self._execution.record_forward(unit, forward, now)
                 else:
                     for later in reversed([*runnable, *units[index:]]):
                         m.queue.add_first(later, now)
-                    return effects
+                    return
             if runnable:
-                effects += self._start(runnable)
-        return effects
+                self._start(runnable)
 
-    def _hand_over(self, now: float) -> list[Effect]:
+    def _hand_over(self, now: float) -> None:
         """Nobody has died of who is announced to run alone: it is called off first, and said."""
-        effects = self._m.attempts.call_off(now)
-        return effects if self._m.attempts.holds else effects + self._durability.hand_over(now)
+        self._m.attempts.call_off(now)
+        if not self._m.attempts.holds:
+            self._durability.hand_over(now)
 
     def _passed_on(self, unit: Unit, batch: list[Unit]) -> Forward | None:
         """What a unit makes without the model, if anything. Lanes of one request, in `batch` or in the state,
@@ -257,17 +252,16 @@ class Primary:
         """Fenced out for now: it comes back with the next topology."""
         unit.reset()
 
-    def after_purge(self, now: float) -> list[Effect]:
+    def after_purge(self, now: float) -> None:
         """A newer topology ended any fence: units set aside are judged again, and what was applied meanwhile
         may be durable."""
         self._fences.clear()
-        effects = self.advance(now)
+        self.advance(now)
         for unit in self._m.joins.units():
             if unit.stage is Stage.WAITING:
-                effects += self._m.unit_changed(unit, now)
-        return effects
+                self._m.unit_changed(unit, now)
 
-    def _start(self, units: list[Unit]) -> list[Effect]:
+    def _start(self, units: list[Unit]) -> None:
         """Where nothing stands against the update by now, the model need not ask: nothing that comes later
         could stand against it but an orphan or a fence, and those undo the batch."""
         m = self._m
@@ -282,32 +276,33 @@ class Primary:
             BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit))
             for unit in units
         )
-        return [StartBatch(self._batch_id(), batch, enter)]
+        self._ctx.emit(StartBatch(self._batch_id(), batch, enter))
 
     def _batch_id(self) -> int:
         """Batches of earlier epochs must not be taken for this one's."""
         return self._epoch * BATCHES_PER_EPOCH + self._batch
 
-    def update_wanted(self, event: UpdateWanted, now: float) -> list[Effect]:
+    def update_wanted(self, event: UpdateWanted, now: float) -> None:
         """The model stands before its update stage; `pump` lets it in."""
         if event.batch == self._batch_id() and self._running:
             self._wanted = True
-            return []
-        return [AbandonBatch(event.batch)]
+        else:
+            self._ctx.emit(AbandonBatch(event.batch))
 
-    def _try_update(self, now: float) -> list[Effect]:
+    def _try_update(self, now: float) -> None:
         m = self._m
         valid = [unit for unit in self._running if self._still_runs(unit)]
         if len(valid) < len(self._running):
             self._wanted = False
             self._abandoning = True
-            return [AbandonBatch(self._batch_id())]
+            self._ctx.emit(AbandonBatch(self._batch_id()))
+            return
         if not self._durability.window_open or m.captures_open:
-            return []
+            return
         if any(m.is_fenced(m.joins.deps(unit)) for unit in valid):
-            return []
+            return
         self._wanted = False
-        return [EnterUpdate(self._batch_id())]
+        self._ctx.emit(EnterUpdate(self._batch_id()))
 
     def _still_runs(self, unit: Unit) -> bool:
         return (
@@ -318,24 +313,25 @@ class Primary:
 
     # -- finishing batches -----------------------------------------------------------------------------------
 
-    def batch_done(self, event: BatchDone, now: float) -> list[Effect]:
+    def batch_done(self, event: BatchDone, now: float) -> None:
         """Number the units, release the outputs, capture the state."""
         if event.batch != self._batch_id() or not self._running:
-            return []
+            return
         m = self._m
-        effects = m.attempts.survived(self._running, now)
+        m.attempts.survived(self._running, now)
         running = {unit.id: unit for unit in self._running}
         valid = all(self._still_runs(unit) for unit in self._running)
         fenced = any(m.is_fenced(m.joins.deps(unit)) for unit in self._running if unit.stage is Stage.RUNNING)
         if event.updated and (not valid or fenced):
-            return effects + self._undo(now)
+            self._undo(now)
+            return
         self._running = []
         refused = [result for result in event.results if result.refused]
         for result in refused:
             unit = running[result.unit]
             unit.refused.update(token.source for token in unit.used)
             unit.reset()
-            effects += m.unit_changed(unit, now)
+            m.unit_changed(unit, now)
         kept = [
             (running[result.unit], result)
             for result in event.results
@@ -344,22 +340,25 @@ class Primary:
         if fenced:
             for unit, _ in kept:
                 self._set_aside(unit)
-            return effects
+            return
         if not kept:
-            return effects + (self._reload() if event.updated else [])
+            if event.updated:
+                self._reload()
+            return
         deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in kept)])
-        return effects + self._execution.execute(kept, m.knowledge.prune(deps), event.updated, now)
+        self._execution.execute(kept, m.knowledge.prune(deps), event.updated, now)
 
-    def _undo(self, now: float) -> list[Effect]:
+    def _undo(self, now: float) -> None:
         """An input became orphan or fenced during the update: reload the version captured before; the others
         run again."""
         self._run_again(now)
-        return self._reload()
+        self._reload()
 
-    def _reload(self) -> list[Effect]:
+    def _reload(self) -> None:
         """The newest version again; a mode that captures none leaves the model what it has, for anything else
         would be older."""
-        return self.load_newest() if self._m.mode.replicates else []
+        if self._m.mode.replicates:
+            self.load_newest()
 
     def _run_again(self, now: float) -> None:
         """The batch is off: its units queue again, before all others."""
@@ -369,35 +368,37 @@ class Primary:
                 self._m.queue.add_first(unit, now)
         self._running = []
 
-    def batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
+    def batch_failed(self, event: BatchFailed, now: float) -> None:
         """Told to abandon: the rest runs again. The model raised: the units run one per batch, and one that
         fails alone gets the error."""
         if event.batch != self._batch_id() or not self._running:
-            return []
+            return
         alone = len(self._running) == 1 and not self._abandoning
         unit = self._running[0]
         if alone and self._still_runs(unit):
-            effects = self._m.attempts.survived(self._running, now)
-            effects += self._reload() if event.updated else []
+            self._m.attempts.survived(self._running, now)
+            if event.updated:
+                self._reload()
             self._running = []
             if self._m.is_fenced(self._m.joins.deps(unit)):
                 self._set_aside(unit)
-                return effects
+                return
             result = UnitResult(unit.id, error=event.message)
             deps = self._m.knowledge.prune(merge([self._execution.deps, self._m.joins.deps(unit)]))
-            return [*effects, *self._execution.execute([(unit, result)], deps, False, now)]
+            self._execution.execute([(unit, result)], deps, False, now)
+            return
         if not self._abandoning:
             for other in self._running:
                 self._m.attempts.isolate(other)
         if event.updated:
-            return self._undo(now)
-        self._run_again(now)
-        return []
+            self._undo(now)
+        else:
+            self._run_again(now)
 
-    def model_died(self, event: ModelDied, now: float) -> list[Effect]:
+    def model_died(self, event: ModelDied, now: float) -> None:
         """Say which requests were in it, tell the managers; what was captured survives in this proxy."""
         m = self._m
-        effects = m.attempts.died(self._running, now)
+        m.attempts.died(self._running, now)
         for unit in reversed(self._running):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
@@ -407,16 +408,17 @@ class Primary:
         self._execution.capturing = None
         self.loading = True
         self._suspected_at = now
-        return effects + self._suspect_itself(event.reason)
+        self._suspect_itself(event.reason)
 
-    def _suspect_itself(self, reason: str) -> list[Effect]:
-        return [Send(manager, Suspect(self._m.instance, reason)) for manager in managers_of(self._m.members)]
+    def _suspect_itself(self, reason: str) -> None:
+        for manager in managers_of(self._m.members):
+            self._ctx.send(manager, Suspect(self._m.instance, reason))
 
     # -- messages and managers -------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+    def message(self, sender: InstanceId, message: Message, now: float) -> None:
         """What followers, waiting proxies and owners downstream say."""
-        return self._durability.message(sender, message, now)
+        self._durability.message(sender, message, now)
 
     def is_fenced(self, deps: Deps) -> bool:
         """Whether a dependency lies above the ends of a fence in force."""
@@ -439,14 +441,13 @@ class Primary:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> None:
         """Resend, shrink, ask again; say again that it cannot go on."""
-        effects = self._durability.tick(self._execution.deps, now)
+        self._durability.tick(self._execution.deps, now)
         if now >= self._suspected_at + limits.suspect_again_after_s:
             self._suspected_at = now if self.needs_rollback else FOREVER
             if self.needs_rollback:
-                effects += self._suspect_itself("its model died with versions that were not captured")
-        return effects
+                self._suspect_itself("its model died with versions that were not captured")
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

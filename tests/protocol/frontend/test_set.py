@@ -7,10 +7,10 @@ import pytest
 from frontend_net import PAIR, Net, P, graph, op
 
 from hams_protocol import limits
+from hams_protocol.context import InvariantError
 from hams_protocol.effects import Propose
 from hams_protocol.events import CasUnknown, Late, PeerDown, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
-from hams_protocol.frontend.context import InvariantError
 from hams_protocol.graph import FRONTEND, Mode
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Admit, AskCopy, LogAck, LogAppend, LogCopy, ReplyEntry
