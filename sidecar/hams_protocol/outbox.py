@@ -79,7 +79,7 @@ class Outbox:
     def __len__(self) -> int:
         return sum(len(edges) for edges in self._requests.values())
 
-    def put(self, target: str, token: Token, now: float) -> None:
+    def put(self, target: str, token: Token) -> None:
         """Retain a token for an edge and send it; a token that is there already with the same value id is
         left alone."""
         edges = self._requests.setdefault(token.request, {})
@@ -95,7 +95,7 @@ class Outbox:
             entry.owner, word = foretold
             entry.note(word)
             self._count_death(entry)
-        self._send(entry, now)
+        self._send(entry)
 
     def tokens(self, request: RequestId) -> Iterable[tuple[str, Token]]:
         """(target, token) of everything retained for a request."""
@@ -116,14 +116,14 @@ class Outbox:
         if entry.epoch == ack.epoch:
             entry.held = True
 
-    def owners_changed(self, now: float) -> None:
+    def owners_changed(self) -> None:
         """A new topology: whatever the present owners have not acknowledged goes to them at once."""
         for request, edges in self._requests.items():
             for entry in edges.values():
                 owner, epoch = self._knowledge.owner(entry.target, request)
                 if owner != entry.owner or epoch != entry.epoch:
                     self._count_death(entry)
-                    self._send(entry, now)
+                    self._send(entry)
 
     def _count_death(self, entry: Retained) -> None:
         """Its owner or the epoch may have changed. An owner that is revoked counts as dead, and as dead of this
@@ -143,12 +143,12 @@ class Outbox:
         if owner != entry.owner or (alone_in is not None and alone_in < epoch):
             entry.alone_in = None
 
-    def resend_to(self, peer: InstanceId, now: float) -> None:
+    def resend_to(self, peer: InstanceId) -> None:
         """The connection to `peer` was made anew: what it has not acknowledged may have been lost."""
         for edges in self._requests.values():
             for entry in edges.values():
                 if entry.owner == peer and not entry.held:
-                    self._send(entry, now)
+                    self._send(entry)
 
     def attempted(self, sender: InstanceId, word: Attempt) -> bool:
         """An owner is about to run this alone, or came through: should it die, its successor must know how
@@ -176,12 +176,12 @@ class Outbox:
             entry.note(word)
         return True
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Send again what has waited too long for an acknowledgement, a bounded number at a time."""
         sent = 0
-        while self._unheld and self._unheld[0][0] <= now and sent < limits.resend_items_max:
+        while self._unheld and self._unheld[0][0] <= self._ctx.now and sent < limits.resend_items_max:
             due, entry = self._unheld.popleft()
-            if not (entry.gone or entry.held or due != entry.due) and self._send(entry, now):
+            if not (entry.gone or entry.held or due != entry.due) and self._send(entry):
                 sent += 1
 
     def deadline(self) -> float:
@@ -226,7 +226,7 @@ class Outbox:
         self._unheld.clear()
         self._foretold.clear()
 
-    def _send(self, entry: Retained, now: float) -> bool:
+    def _send(self, entry: Retained) -> bool:
         """To its present owner, if there is one and this instance may send; whether it did."""
         request = entry.token.request
         owner, epoch = self._knowledge.owner(entry.target, request)
@@ -236,7 +236,7 @@ class Outbox:
             entry.said = entry.said if owner == entry.owner else 0
             entry.owner, entry.epoch, entry.held = owner, epoch, False
         sending_epoch = self._sending_epoch(request)
-        entry.due = now + limits.resend_after_s
+        entry.due = self._ctx.now + limits.resend_after_s
         self._unheld.append((entry.due, entry))
         if owner is None or sending_epoch is None:
             return False

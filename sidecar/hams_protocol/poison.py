@@ -85,52 +85,52 @@ class Attempts:
 
     # -- before and after a run alone ------------------------------------------------------------------------
 
-    def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> None:
+    def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool]) -> None:
         """Before a batch is formed, so while none runs: suspects that may run again come back to the queue,
         and one that is no longer to run is called off. Such is also who still says RUNNING: its batch was
         abandoned because its request had completed."""
         unit = self._announced
         if unit is not None and unit.stage is not Stage.READY:
             self._announced = None
-            self._tell([(token, unit.attempts) for token in self._of_announced], now)
+            self._tell([(token, unit.attempts) for token in self._of_announced])
         if self._parked and self.is_settled():
             free = [item for item in self._parked.values() if item.stage is not Stage.READY or is_safe(item)]
             for item in reversed(free):
                 del self._parked[item.id]
                 if item.stage is Stage.READY:
-                    queue.add_first(item, now)
+                    queue.add_first(item, self._ctx.now)
 
-    def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> bool:
+    def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool]) -> bool:
         """Whether a suspect may run alone now. If not it is announced, or waits aside while others are
         served."""
         if unit is self._announced and self.is_settled():
             if is_safe(unit):
                 return True
             self._announced = None  # what made it safe has gone meanwhile
-            self._tell([(token, unit.attempts) for token in unit.used], now)
+            self._tell([(token, unit.attempts) for token in unit.used])
         elif self._announced is None and self.is_settled() and is_safe(unit):
             self._announced, self._of_announced = unit, unit.used
-            self._tell([(token, unit.attempts + 1) for token in unit.used], now, alone=True)
+            self._tell([(token, unit.attempts + 1) for token in unit.used], alone=True)
             if self.is_settled():  # nobody upstream is to be told, or a test lets it go
                 return True
-            queue.add_first(unit, now)
+            queue.add_first(unit, self._ctx.now)
             return False
         self._parked[unit.id] = unit
         return False
 
-    def call_off(self, now: float) -> None:
+    def call_off(self) -> None:
         """Who was announced does not run here after all."""
         unit, self._announced = self._announced, None
         if unit is not None:
-            self._tell([(token, unit.attempts) for token in self._of_announced], now)
+            self._tell([(token, unit.attempts) for token in self._of_announced])
 
-    def survived(self, units: list[Unit], now: float) -> None:
+    def survived(self, units: list[Unit]) -> None:
         """The model has come through its run alone: should this instance die later, it was not of this."""
         if self._announced in units:
             self._announced = None
-        self._tell([(token, unit.attempts) for unit in units if unit.attempts for token in unit.used], now)
+        self._tell([(token, unit.attempts) for unit in units if unit.attempts for token in unit.used])
 
-    def died(self, batch: list[Unit], now: float) -> None:
+    def died(self, batch: list[Unit]) -> None:
         """The model died with these in it, and this proxy lives to name them."""
         if self._announced in batch:
             self._announced = None
@@ -138,7 +138,7 @@ class Attempts:
         for unit in batch:
             unit.attempts = unit.attempts + 1 if alone else max(unit.attempts, 1)
             self._outlived[unit.id] = None
-        self._tell([(token, unit.attempts) for unit in batch for token in unit.used], now)
+        self._tell([(token, unit.attempts) for unit in batch for token in unit.used])
 
     # -- words -----------------------------------------------------------------------------------------------
 
@@ -183,13 +183,13 @@ class Attempts:
         self._parked.clear()
         self._settle()
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Say again what is not acknowledged; others wait no longer than they must."""
-        if now >= self._holds_until:
+        if self._ctx.now >= self._holds_until:
             self._holds_until = FOREVER
         for word in self._open.values():
-            if now >= word.due:
-                self._say(word, now)
+            if self._ctx.now >= word.due:
+                self._say(word)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
@@ -201,7 +201,7 @@ class Attempts:
         if not self._open:
             self._holds_until = FOREVER
 
-    def _tell(self, counts: list[tuple[Token, int]], now: float, alone: bool = False) -> None:
+    def _tell(self, counts: list[tuple[Token, int]], alone: bool = False) -> None:
         for token, attempts in counts:
             if token.request not in self._knowledge.completed:
                 self._serial += 1
@@ -209,13 +209,13 @@ class Attempts:
                 word = self._open[token.source, token.request, token.lane] = Word(
                     token, attempts, self._serial, epoch
                 )
-                self._say(word, now)
+                self._say(word)
         if self._open and counts:
-            self._holds_until = now + limits.attempt_wait_s
+            self._holds_until = self._ctx.now + limits.attempt_wait_s
 
-    def _say(self, word: Word, now: float) -> None:
+    def _say(self, word: Word) -> None:
         token = word.token
-        word.due = now + limits.resend_after_s
+        word.due = self._ctx.now + limits.resend_after_s
         owner = self._knowledge.owner(token.source, token.request)[0]
         if owner is None:
             return

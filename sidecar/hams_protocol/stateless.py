@@ -115,19 +115,19 @@ class StatelessMachine(Vertex):
             return []
         ctx = self.ctx
         ctx.begin(now)
-        self.handle(event, now)
+        self.handle(event)
         if self.is_over():
             return ctx.up_to_stop()
         if isinstance(event, Tick):
-            self.common_tick(now)
-        self._pump(now)
+            self.common_tick()
+        self._pump()
         if self._leaving or self._draining:
-            self._pass_on(now)
-        self.flush_acks(now)
+            self._pass_on()
+        self.flush_acks()
         if isinstance(event, Tick):
             self._ticked_at = now
-            self.outbox.tick(now)
-            self._ask_again(now)
+            self.outbox.tick()
+            self._ask_again()
         return ctx.out
 
     def is_over(self) -> bool:
@@ -184,7 +184,7 @@ class StatelessMachine(Vertex):
 
     # -- topology --------------------------------------------------------------------------------------------
 
-    def topology_changed(self, now: float) -> None:
+    def topology_changed(self) -> None:
         """Slots may have come, or have been handed over; one taken away means that this instance is
         revoked."""
         topology = self.knowledge.topology
@@ -206,27 +206,27 @@ class StatelessMachine(Vertex):
         for number, epoch in gained.items():
             self._had_role = True
             if self._fans_out and epoch > 1:
-                self._inquire(number, epoch, now)
-        self.purge_units(now)
+                self._inquire(number, epoch)
+        self.purge_units()
         self._handed = [
             token for token in self._handed if self.knowledge.status(token.deps) is not Status.ORPHAN
         ]
         for unit in self.joins.units():
             if unit.stage is Stage.WAITING:
-                self.unit_changed(unit, now)
+                self.unit_changed(unit)
         self._inquire_on()
 
-    def members_changed(self, now: float) -> None:
+    def members_changed(self) -> None:
         """See `Vertex`."""
         self._inquire_on()
 
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """What is to be asked again has its own time."""
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+    def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """It has no followers, and judges nobody."""
 
-    def durable_rose(self, ops: list[str], now: float) -> None:
+    def durable_rose(self, ops: list[str]) -> None:
         """It holds nothing back: what it produces carries its dependencies."""
 
     # -- handing slots over ----------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class StatelessMachine(Vertex):
             return False
         return self.joins.meta(unit).hops == 0 and not self.outbox.tokens(unit.id.request)
 
-    def _pass_on(self, now: float) -> None:
+    def _pass_on(self) -> None:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner
         proposes its successor."""
         if self._draining and not self._owned and self.keeper.is_needed:
@@ -264,7 +264,7 @@ class StatelessMachine(Vertex):
             self._stopped = True
             self.ctx.emit(Stop("drained: it has no slot any more"))
             return
-        if now < self._proposed_at + limits.propose_retry_s:
+        if self.ctx.now < self._proposed_at + limits.propose_retry_s:
             return
         busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
         busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
@@ -302,9 +302,11 @@ class StatelessMachine(Vertex):
 
     # -- the inquiry -----------------------------------------------------------------------------------------
 
-    def _inquire(self, slot: int, epoch: int, now: float) -> None:
+    def _inquire(self, slot: int, epoch: int) -> None:
         sets = {name: self.knowledge.set_of(name).epoch for name in self._receiver_sets()}
-        inquiry = self._inquiries[slot] = Inquiry(slot, epoch, self._stateless_receivers(), sets, now)
+        inquiry = self._inquiries[slot] = Inquiry(
+            slot, epoch, self._stateless_receivers(), sets, self.ctx.now
+        )
         query = SlotQuery(self.operator.name, slot, epoch)
         for peer in sorted(inquiry.instances):
             self.ctx.send(peer, query)
@@ -360,20 +362,20 @@ class StatelessMachine(Vertex):
         if inquiry.is_over:
             self._inquiries.pop(inquiry.slot, None)
 
-    def _ask_again(self, now: float) -> None:
+    def _ask_again(self) -> None:
         for inquiry in self._inquiries.values():
-            if now >= inquiry.asked_at + limits.resend_after_s:
-                inquiry.asked_at = now
+            if self.ctx.now >= inquiry.asked_at + limits.resend_after_s:
+                inquiry.asked_at = self.ctx.now
                 inquiry.asked.clear()
                 query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
                 for peer in sorted(inquiry.instances):
                     self.ctx.send(peer, query)
                 self._ask_leaders(inquiry)
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """Answers of receivers, and a manager's probe."""
         if isinstance(message, SlotAnswer):
-            self._slot_answer(sender, message, now)
+            self._slot_answer(sender, message)
         elif isinstance(message, Probe):
             health = Health.HEALTHY if self._model_ready else Health.MODEL_DEAD
             epoch = max(self._owned.values(), default=0)
@@ -382,7 +384,7 @@ class StatelessMachine(Vertex):
             answer = ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports)
             self.ctx.send(sender, answer)
 
-    def _slot_answer(self, sender: InstanceId, answer: SlotAnswer, now: float) -> None:
+    def _slot_answer(self, sender: InstanceId, answer: SlotAnswer) -> None:
         inquiry = self._inquiries.get(answer.slot)
         if inquiry is None or answer.epoch != inquiry.epoch or answer.op != self.operator.name:
             return
@@ -396,10 +398,10 @@ class StatelessMachine(Vertex):
                 return
             del inquiry.sets[name]
         for token in answer.tokens:
-            self._adopt(token, now)
+            self._adopt(token)
         self._settle(inquiry)
 
-    def _adopt(self, token: Token, now: float) -> None:
+    def _adopt(self, token: Token) -> None:
         """A predecessor's value goes to the other receivers under its old id; of a skip only the route is
         kept."""
         is_orphan = self.knowledge.status(token.deps) is Status.ORPHAN
@@ -424,37 +426,37 @@ class StatelessMachine(Vertex):
             token.meta,
         )
         for target in self.operator.targets:
-            self.outbox.put(target, token if target in token.route else skip, now)
+            self.outbox.put(target, token if target in token.route else skip)
 
     # -- running the model -----------------------------------------------------------------------------------
 
-    def unit_ready(self, unit: Unit, now: float) -> None:
+    def unit_ready(self, unit: Unit) -> None:
         """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
         forward = self._passed_on(unit)
         if forward is not None and not self._inquiries and not self._is_leaving(unit):
-            self._forward(unit, forward, now)
+            self._forward(unit, forward)
         else:
-            self.queue.add(unit, now)
+            self.queue.add(unit, self.ctx.now)
 
     def _passed_on(self, unit: Unit) -> Forward | None:
         if unit.attempts and self.attempts.is_poison(unit):
             return Forward(Kind.ERROR, self.attempts.error(unit))
         return self.joins.forward(unit)
 
-    def _forward(self, unit: Unit, forward: Forward, now: float) -> None:
+    def _forward(self, unit: Unit, forward: Forward) -> None:
         if forward.kind is Kind.ERROR:
-            self._emit_error(unit, forward.error, now)
+            self._emit_error(unit, forward.error)
             return
         deps = self.knowledge.prune(self.joins.deps(unit))
         _, _, outputs = self.forwarded(unit, forward, deps)
-        self._finish(unit, deps, outputs, now)
+        self._finish(unit, deps, outputs)
 
-    def _pump(self, now: float) -> None:
+    def _pump(self) -> None:
         if self._running or not self._model_ready or self._inquiries:
             return
-        self.attempts.turn(self.queue, _always, now)
+        self.attempts.turn(self.queue, _always)
         while not (self._running or self.attempts.holds):
-            units = self.queue.take(now)
+            units = self.queue.take(self.ctx.now)
             if not units:
                 return
             runnable: list[Unit] = []
@@ -464,8 +466,8 @@ class StatelessMachine(Vertex):
                     continue
                 forward = self._passed_on(unit)
                 if forward is not None:
-                    self._forward(unit, forward, now)
-                elif not unit.attempts or self.attempts.may_run(unit, self.queue, _always, now):
+                    self._forward(unit, forward)
+                elif not unit.attempts or self.attempts.may_run(unit, self.queue, _always):
                     runnable.append(unit)
             if runnable:
                 self._start(runnable)
@@ -482,39 +484,39 @@ class StatelessMachine(Vertex):
         )
         self.ctx.emit(StartBatch(self._batch, batch))
 
-    def own_event(self, event: Event, now: float) -> None:
+    def own_event(self, event: Event) -> None:
         """See `Vertex`."""
         if isinstance(event, BatchDone):
-            self._batch_done(event, now)
+            self._batch_done(event)
             return
         if isinstance(event, BatchFailed):
-            self._batch_failed(event, now)
+            self._batch_failed(event)
             return
         if isinstance(event, ModelReady):
             self._model_ready = True
             return
         if isinstance(event, ModelDied):
-            self._model_died(event, now)
+            self._model_died(event)
             return
         if isinstance(event, UpdateWanted):
             self.ctx.emit(AbandonBatch(event.batch))
             return
         if isinstance(event, CasDone | CasFailed):
             self._proposed_at = -FOREVER
-            self.learn_revision(event.topology, event.revision, now)
+            self.learn_revision(event.topology, event.revision)
             return
         if isinstance(event, CasUnknown):
-            self._proposed_at = now
+            self._proposed_at = self.ctx.now
         if isinstance(event, Drain):
             self._draining = True
             self._leaving = dict.fromkeys(self._owned)
-            self.keeper.leave(now)
+            self.keeper.leave()
 
-    def _batch_done(self, event: BatchDone, now: float) -> None:
+    def _batch_done(self, event: BatchDone) -> None:
         if event.batch != self._batch:
             return
         running = {unit.id: unit for unit in self._running}
-        self.attempts.survived(self._running, now)
+        self.attempts.survived(self._running)
         self._running = []
         for result in event.results:
             unit = running.get(result.unit)
@@ -522,29 +524,29 @@ class StatelessMachine(Vertex):
                 continue
             if self.sending_epoch(unit.id.request) is None or unit.id.request in self.knowledge.completed:
                 continue
-            self._result(unit, result, now)
+            self._result(unit, result)
 
-    def _result(self, unit: Unit, result: UnitResult, now: float) -> None:
+    def _result(self, unit: Unit, result: UnitResult) -> None:
         if result.refused:
             unit.refused.update(token.source for token in unit.used)
             unit.reset()
-            self.unit_changed(unit, now)
+            self.unit_changed(unit)
             return
         if result.error is not None:
-            self._emit_error(unit, ModelError(self.operator.name, result.error), now)
+            self._emit_error(unit, ModelError(self.operator.name, result.error))
             return
         route = unit.route if unit.route is not None else result.route
         if route is None:
             route = tuple(target for target in self.operator.targets if target != FEEDBACK)
-        self._emit(unit, Kind.VALUE, result.payload, route, None, now)
+        self._emit(unit, Kind.VALUE, result.payload, route, None)
 
-    def _emit_error(self, unit: Unit, error: ModelError | None, now: float) -> None:
+    def _emit_error(self, unit: Unit, error: ModelError | None) -> None:
         """To every receiver, but for those who have got a skip of a predecessor's already: they may have
         consumed it."""
         successors = self.operator.successors
         kept = unit.route
         route = successors if kept is None else tuple(target for target in successors if target in kept)
-        self._emit(unit, Kind.ERROR, None, route, error, now)
+        self._emit(unit, Kind.ERROR, None, route, error)
 
     def _emit(
         self,
@@ -553,7 +555,6 @@ class StatelessMachine(Vertex):
         payload: Payload | None,
         route: tuple[str, ...],
         error: ModelError | None,
-        now: float,
     ) -> None:
         deps = self.knowledge.prune(self.joins.deps(unit))
         inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
@@ -570,41 +571,41 @@ class StatelessMachine(Vertex):
             slot=slot,
         )
         self.ctx.emit(note)
-        self._finish(unit, deps, outputs, now)
+        self._finish(unit, deps, outputs)
 
-    def _finish(self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float) -> None:
+    def _finish(self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...]) -> None:
         self.joins.finish(unit, deps, self.fan_out_sources)
         for target, token in outputs:
-            self.outbox.put(target, token, now)
+            self.outbox.put(target, token)
 
     # -- failures of the model -------------------------------------------------------------------------------
 
-    def _batch_failed(self, event: BatchFailed, now: float) -> None:
+    def _batch_failed(self, event: BatchFailed) -> None:
         """Its units run one per batch; one that fails alone gets the error."""
         if event.batch != self._batch:
             return
         units = [unit for unit in self._running if unit.stage is Stage.RUNNING and unit.batch == event.batch]
         alone = len(self._running) == 1
-        self.attempts.survived(self._running, now)
+        self.attempts.survived(self._running)
         self._running = []
         if alone:
             for unit in units:
-                self._result(unit, UnitResult(unit.id, error=event.message), now)
+                self._result(unit, UnitResult(unit.id, error=event.message))
             return
         for unit in reversed(units):
             unit.stage = Stage.READY
             self.attempts.isolate(unit)
-            self.queue.add_first(unit, now)
+            self.queue.add_first(unit, self.ctx.now)
 
-    def _model_died(self, event: ModelDied, now: float) -> None:
+    def _model_died(self, event: ModelDied) -> None:
         """Say at once which requests were in it, and that this instance cannot serve its slots."""
         self._model_ready = False
         units, self._running = self._running, []
-        self.attempts.died(units, now)
+        self.attempts.died(units)
         for unit in reversed(units):
             if unit.stage is Stage.RUNNING:
                 unit.stage = Stage.READY
-                self.queue.add_first(unit, now)
+                self.queue.add_first(unit, self.ctx.now)
         for manager in managers_of(self.members):
             self.ctx.send(manager, Suspect(self.instance, event.reason))
         self.ctx.emit(RestartModel(event.reason))

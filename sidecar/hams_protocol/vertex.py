@@ -97,11 +97,11 @@ class Vertex(ABC):
         """Whether a manager's Fence keeps these dependencies out for now."""
 
     @abstractmethod
-    def unit_ready(self, unit: Unit, now: float) -> None:
+    def unit_ready(self, unit: Unit) -> None:
         """A unit's join rule is met."""
 
     @abstractmethod
-    def topology_changed(self, now: float) -> None:
+    def topology_changed(self) -> None:
         """A newer topology was learnt: change roles, purge what is orphan."""
 
     @abstractmethod
@@ -113,59 +113,59 @@ class Vertex(ABC):
         """What it says to the new owner of a fan-out's slot; None if another instance answers for its set."""
 
     @abstractmethod
-    def own_event(self, event: Event, now: float) -> None:
+    def own_event(self, event: Event) -> None:
         """An event that only some roles understand."""
 
     # -- dispatch --------------------------------------------------------------------------------------------
 
-    def handle(self, event: Event, now: float) -> None:
+    def handle(self, event: Event) -> None:
         """Events that mean the same to every operator instance; the others are its role's."""
         if isinstance(event, Received):
-            self._received(event.sender, event.message, now)
+            self._received(event.sender, event.message)
         elif isinstance(event, TopologyLearnt):
-            self.learn_topology(event, now)
+            self.learn_topology(event)
         elif isinstance(event, MembersChanged):
             self.members = {member.instance: member for member in event.members}
-            self.members_changed(now)
+            self.members_changed()
         elif isinstance(event, PeerUp):
-            self.outbox.resend_to(event.peer, now)
-            self.peer_up(event.peer, now)
-            self.keeper.peer_up(event.peer, now)
+            self.outbox.resend_to(event.peer)
+            self.peer_up(event.peer)
+            self.keeper.peer_up(event.peer)
         elif isinstance(event, PeerDown):
-            self.peer_down(event.peer, event.refused, now)
+            self.peer_down(event.peer, event.refused)
         else:
-            self.own_event(event, now)
+            self.own_event(event)
 
     @abstractmethod
-    def members_changed(self, now: float) -> None:
+    def members_changed(self) -> None:
         """Instances have come or gone."""
 
     @abstractmethod
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """A connection stands again."""
 
     @abstractmethod
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+    def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """A connection broke."""
 
     @abstractmethod
-    def durable_rose(self, ops: list[str], now: float) -> None:
+    def durable_rose(self, ops: list[str]) -> None:
         """Watermarks of other operators have risen."""
 
     @abstractmethod
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """A message that only some roles understand."""
 
-    def _received(self, sender: InstanceId, message: Message, now: float) -> None:
+    def _received(self, sender: InstanceId, message: Message) -> None:
         if isinstance(message, Deliver):
-            self.deliver(sender, message, now)
+            self.deliver(sender, message)
             return
         if isinstance(message, TokenAcks):
             for ack in message.acks:
                 self.outbox.acknowledge(sender, ack)
             return
         if isinstance(message, Durable):
-            self._announced(message, now)
+            self._announced(message)
             return
         if isinstance(message, Completion):
             self._completion(message)
@@ -176,7 +176,7 @@ class Vertex(ABC):
                 self.ctx.send(sender, AskTopology(known_generation))
             return
         if isinstance(message, TopologyNews):
-            self.learn_topology(TopologyLearnt(message.topology, -1), now)
+            self.learn_topology(TopologyLearnt(message.topology, -1))
             return
         if isinstance(message, AskTopology):
             known = self.knowledge.topology
@@ -199,46 +199,46 @@ class Vertex(ABC):
         if isinstance(message, StateCopy):
             self._completion(message.complete)  # what completes no later broadcast may say anything new of
         if self.keeper.is_for(message):
-            self.keeper.message(sender, message, now)
+            self.keeper.message(sender, message)
         else:
-            self.message(sender, message, now)
+            self.message(sender, message)
 
-    def _announced(self, notice: Durable, now: float) -> None:
+    def _announced(self, notice: Durable) -> None:
         risen = self.knowledge.announce(notice)
         if risen:
-            self.durable_rose(risen, now)
-            self.keeper.durable_rose(now)
+            self.durable_rose(risen)
+            self.keeper.durable_rose()
 
-    def learn_topology(self, event: TopologyLearnt, now: float) -> None:
+    def learn_topology(self, event: TopologyLearnt) -> None:
         """Take over a topology if it is newer, then judge again what was held."""
         if not self.knowledge.learn(event.topology, event.revision):
             return
-        self.topology_changed(now)
-        self.keeper.topology_changed(now)
+        self.topology_changed()
+        self.keeper.topology_changed()
         self.outbox.purge()
         self.attempts.purge()
-        self.outbox.owners_changed(now)
-        self.judge_undecided(now)
+        self.outbox.owners_changed()
+        self.judge_undecided()
 
-    def judge_undecided(self, now: float) -> None:
+    def judge_undecided(self) -> None:
         """Judge again what could not be judged before."""
         held = list(self._undecided)
         self._undecided.clear()
         for sender, deliver in held:
-            self.deliver(sender, deliver, now, again=True)
+            self.deliver(sender, deliver, again=True)
 
-    def learn_revision(self, topology: Topology, revision: int, now: float) -> None:
+    def learn_revision(self, topology: Topology, revision: int) -> None:
         """A topology that came with its etcd revision."""
-        self.learn_topology(TopologyLearnt(topology, revision), now)
+        self.learn_topology(TopologyLearnt(topology, revision))
 
     # -- intake ----------------------------------------------------------------------------------------------
 
-    def deliver(self, sender: InstanceId, message: Deliver, now: float, again: bool = False) -> None:
+    def deliver(self, sender: InstanceId, message: Deliver, again: bool = False) -> None:
         """Judge a token, then acknowledge and join it."""
         token = message.token
         knowledge = self.knowledge
         if token.request in knowledge.completed:
-            self._acknowledge(sender, message, token.value_id, now)
+            self._acknowledge(sender, message, token.value_id)
             return
         epoch = knowledge.source_epoch(token.source, token.request)
         if message.epoch < epoch:
@@ -270,23 +270,23 @@ class Vertex(ABC):
                 self._undecided.append((sender, message))
             return
         if self.is_consumed(token):
-            self._acknowledge(sender, message, token.value_id, now)
+            self._acknowledge(sender, message, token.value_id)
             if self.operator.join is not Join.FIRST:
                 return
         unit = self.joins.add(token)
         if message.attempts:
             unit.attempts = max(unit.attempts, message.attempts)
-        self._acknowledge(sender, message, self.joins.value_held(unit, token), now)
-        self.unit_changed(unit, now)
+        self._acknowledge(sender, message, self.joins.value_held(unit, token))
+        self.unit_changed(unit)
 
-    def unit_changed(self, unit: Unit, now: float) -> None:
+    def unit_changed(self, unit: Unit) -> None:
         """A unit got a token (or lost a purged one): is it ready, has a First heard of all its in-edges?"""
         if self.operator.join is Join.FIRST and self.joins.all_delivered(unit):
-            self._close(unit, now)
+            self._close(unit)
         if self.joins.settle(unit):
-            self.unit_ready(unit, now)
+            self.unit_ready(unit)
 
-    def _close(self, unit: Unit, now: float) -> None:
+    def _close(self, unit: Unit) -> None:
         deps = self.knowledge.prune(self.joins.deps(unit, every=True))
         some = next(iter(unit.tokens.values()))
         token = Token(
@@ -300,7 +300,7 @@ class Vertex(ABC):
             some.meta,
         )
         if not self._closed(unit):
-            self.outbox.put(CLOSE, token, now)
+            self.outbox.put(CLOSE, token)
 
     def _closed(self, unit: Unit) -> bool:
         return any(
@@ -312,18 +312,18 @@ class Vertex(ABC):
         self._undecided.append((sender, message))
         self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
 
-    def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, now: float) -> None:
+    def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId) -> None:
         token = message.token
         epoch = self.knowledge.owner(message.target, token.request)[1]
         self._acks.setdefault(sender, []).append(
             TokenAck(token.source, message.target, token.unit, value_id, epoch)
         )
         if self._acks_due == FOREVER:
-            self._acks_due = now + limits.ack_delay_s
+            self._acks_due = self.ctx.now + limits.ack_delay_s
 
-    def flush_acks(self, now: float) -> None:
+    def flush_acks(self) -> None:
         """Acknowledge what was not completed in the meantime."""
-        if now < self._acks_due:
+        if self.ctx.now < self._acks_due:
             return
         completed = self.knowledge.completed
         for peer, acks in self._acks.items():
@@ -337,14 +337,14 @@ class Vertex(ABC):
         """When the common part wants a Tick."""
         return min(self._acks_due, self.outbox.deadline(), self.attempts.deadline(), self.keeper.deadline())
 
-    def common_tick(self, now: float) -> None:
+    def common_tick(self) -> None:
         """What the common part does when its time has come, but for sending tokens again."""
-        self.attempts.tick(now)
-        self.keeper.tick(now)
+        self.attempts.tick()
+        self.keeper.tick()
 
     # -- purging ---------------------------------------------------------------------------------------------
 
-    def purge_units(self, now: float) -> None:
+    def purge_units(self) -> None:
         """Drop orphan tokens from the joins; units that run on them, or whose product is orphan, wait for
         their successors.
 
@@ -373,7 +373,7 @@ class Vertex(ABC):
                 if unit.route is None:
                     self.joins.drop(unit)
                 continue
-            self.unit_changed(unit, now)
+            self.unit_changed(unit)
 
     def _completion(self, message: Completion) -> None:
         if self.knowledge.completed.learn(message):

@@ -5,17 +5,49 @@ import pytest
 from kit import R0, R1, dep, graph, of, op, rset, table, topo, value
 
 from hams_protocol import limits
+from hams_protocol.context import Context
 from hams_protocol.graph import FRONTEND
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Attempt, Deliver, TokenAck
 from hams_protocol.outbox import Outbox
 
 
-def made() -> tuple[Knowledge, Outbox]:
+class Steps:
+    """An outbox, each call a step of its own: it returns the effects of that step."""
+
+    def __init__(self, knowledge, sending_epoch) -> None:
+        self.ctx = Context()
+        self.box = Outbox(self.ctx, knowledge, sending_epoch)
+
+    def __len__(self) -> int:
+        return len(self.box)
+
+    def __getattr__(self, name):
+        return getattr(self.box, name)
+
+    def _step(self, now, call, *args):
+        self.ctx.begin(now)
+        call(*args)
+        return self.ctx.out
+
+    def put(self, target, token, now):
+        return self._step(now, self.box.put, target, token)
+
+    def tick(self, now):
+        return self._step(now, self.box.tick)
+
+    def owners_changed(self, now):
+        return self._step(now, self.box.owners_changed)
+
+    def resend_to(self, peer, now):
+        return self._step(now, self.box.resend_to, peer)
+
+
+def made() -> tuple[Knowledge, Steps]:
     data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
     knowledge = Knowledge(data)
     knowledge.learn(topo(1, rset("p", "p-1"), rset("q", "q-1", "q-2")), 1)
-    return knowledge, Outbox(knowledge, lambda request: 1)
+    return knowledge, Steps(knowledge, lambda request: 1)
 
 
 @pytest.fixture
@@ -211,7 +243,7 @@ def test_a_resend_storm_is_bounded_per_tick(wire):
 
 def test_who_does_not_own_the_operator_any_more_sends_nothing(wire):
     knowledge, _ = wire
-    outbox = Outbox(knowledge, lambda request: None)
+    outbox = Steps(knowledge, lambda request: None)
     assert outbox.put("q", value("p", R0, "p-1:1"), 0.0) == []
 
 

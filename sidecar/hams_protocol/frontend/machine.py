@@ -225,7 +225,7 @@ class FrontendMachine:
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
             self._ctx.draining = True
-            self.keeper.leave(self._ctx.now)
+            self.keeper.leave()
 
     def _after(self, always: bool) -> None:
         """What follows the events of a step: timers that are due, replication and commitment, proposals; then
@@ -259,9 +259,9 @@ class FrontendMachine:
             if owner.deadline(FOREVER) <= now:
                 owner.tick()
         if self._outbox.deadline() <= now:
-            self._outbox.tick(now)
+            self._outbox.tick()
         if self.keeper.deadline() <= now:
-            self.keeper.tick(now)
+            self.keeper.tick()
 
     def _table(self) -> dict[type, Callable[[InstanceId, Message], None]]:
         return {
@@ -316,7 +316,7 @@ class FrontendMachine:
     def _announced(self, notice: Durable) -> None:
         risen = self.knowledge.announce(notice)
         if risen and self.keeper.states:
-            self.keeper.durable_rose(self._ctx.now)
+            self.keeper.durable_rose()
         for op in risen:
             for _, _, _, live, number, token in self._waits.risen(op):
                 owner = self._owners.get(token.request.shard)
@@ -374,7 +374,7 @@ class FrontendMachine:
         if isinstance(message, StateCopy):
             self.knowledge.completed.learn(message.complete)
         if self.keeper.is_for(message):
-            self.keeper.message(sender, message, self._ctx.now)
+            self.keeper.message(sender, message)
 
     # -- forwarded clients -----------------------------------------------------------------------------------
 
@@ -435,14 +435,14 @@ class FrontendMachine:
         if self._roles.drop_kept():
             self._stop("the logs it kept are of no use any more")
             return
-        self.keeper.topology_changed(ctx.now)
+        self.keeper.topology_changed()
         self._broadcast.own(self._owners)
         self._listen()
         self._waits.clear()
         for owner in self._owners.values():
             owner.purge()
         self._sinks.judge_again()
-        self._outbox.owners_changed(ctx.now)
+        self._outbox.owners_changed()
         self._gateway.topology_changed()
 
     def _is_over(self) -> bool:
@@ -497,8 +497,8 @@ class FrontendMachine:
     def _peer_up(self, peer: InstanceId) -> None:
         self._ctx.down.pop(peer, None)
         self._ctx.refused.discard(peer)
-        self._outbox.resend_to(peer, self._ctx.now)
-        self.keeper.peer_up(peer, self._ctx.now)
+        self._outbox.resend_to(peer)
+        self.keeper.peer_up(peer)
         self._gateway.peer_up(peer)
         for owner in self._owners.values():
             if owner.halted < 0:

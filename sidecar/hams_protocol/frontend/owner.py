@@ -308,7 +308,7 @@ class ShardOwner:
                 skip = skip or Token(request, (), FRONTEND, Kind.SKIP, f"{name}!", (), route, meta)
                 token = skip
             if ctx.mode.retains:
-                self._outbox.put(entry.target, token, ctx.now)
+                self._outbox.put(entry.target, token)
             else:
                 owner = ctx.knowledge.owner(entry.target, request)[0]
                 if owner is not None:

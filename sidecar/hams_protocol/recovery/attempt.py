@@ -95,7 +95,6 @@ class Attempt:
         members: assign.Members,
         number: int,
         revision: int,
-        now: float,
         patient: Iterable[str] = (),
     ) -> None:
         """`topology` is the `known` one of that generation and revision, with those revoked whom this
@@ -116,7 +115,7 @@ class Attempt:
         self._fences: dict[str, FenceQuestion] = {}
         self._rollbacks: dict[str, FenceQuestion] = {}
         self._silent: set[InstanceId] = set()
-        self.asked_at = now
+        self.asked_at = ctx.now
         self.lost: set[str] = set()
         self.put_off: set[str] = set()
         self._patient = frozenset(patient)
@@ -124,9 +123,7 @@ class Attempt:
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def begin(
-        self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId], now: float
-    ) -> None:
+    def begin(self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId]) -> None:
         """Freeze the sets without primary; ask those that must roll back what they retain."""
         self._silent = set(silent)
         for name in orphaned:

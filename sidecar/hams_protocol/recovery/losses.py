@@ -50,12 +50,12 @@ class Logs:
         """Nothing depends on it now."""
         self._asked_in, self.again_at = -1, FOREVER
 
-    def ask(self, topology: Topology, now: float) -> None:
+    def ask(self, topology: Topology) -> None:
         """Freeze the owners, once in a generation, and again if answers do not come. A log that was lost may
         have held something."""
         if self._touched or not self._m.from_scratch:
             return
-        if topology.generation == self._asked_in and now < self.again_at:
+        if topology.generation == self._asked_in and self._ctx.now < self.again_at:
             return
         shards = [
             replica_set for name in self._m.graph.shard_names if (replica_set := topology.find(name)).epoch
@@ -66,7 +66,7 @@ class Logs:
         ):
             return
         self._asked, self._empty, self._asked_in = {}, set(), topology.generation
-        self.again_at = now + 2 * limits.frozen_max_s
+        self.again_at = self._ctx.now + 2 * limits.frozen_max_s
         for replica_set in shards:
             assert replica_set.primary is not None, "a shard in an epoch has an owner"
             self._questions += 1
@@ -130,7 +130,7 @@ class Losses:
                 )
         return topology, notes
 
-    def restart(self, topology: Topology, now: float) -> tuple[Topology, list[Effect]]:
+    def restart(self, topology: Topology) -> tuple[Topology, list[Effect]]:
         """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so;
         `Stop` leaves it to a person."""
         notes: list[Effect] = []
@@ -138,8 +138,8 @@ class Losses:
         for item in topology.sets:
             if not item.lost:
                 continue
-            untouched = not item.may_restart and self._is_untouched(item, now)
-            decided = item.may_restart or untouched or (restarts and not self._may_any_wake_up(item, now))
+            untouched = not item.may_restart and self._is_untouched(item)
+            decided = item.may_restart or untouched or (restarts and not self._may_any_wake_up(item))
             if not decided:
                 continue
             of = item.name if item.name in self._m.graph.operators else FRONTEND
@@ -149,7 +149,7 @@ class Losses:
                 if name not in self._m.suspects
             ]
             may_return = bool(assign.rescuers(self._m.members, item)) and item.name not in self._m.retry_at
-            if free and not may_return and (untouched or not self._waits_for_checkpoints(item, free, now)):
+            if free and not may_return and (untouched or not self._waits_for_checkpoints(item, free)):
                 epoch, version, chosen = max(
                     (*((0, 0) if untouched else self._saved.get((name, item.name), (0, 0))), name)
                     for name in reversed(free)
@@ -161,21 +161,21 @@ class Losses:
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology, notes
 
-    def learn(self, now: float) -> None:
+    def learn(self) -> None:
         """The manager has learnt another topology: since when it knows of which losses."""
         lost = [item.name for item in self._m.knowledge.topology.sets if item.lost]
-        self._lost_since = {name: self._lost_since.get(name, now) for name in lost}
+        self._lost_since = {name: self._lost_since.get(name, self._ctx.now) for name in lost}
 
-    def _may_any_wake_up(self, item: ReplicaSet, now: float) -> bool:
+    def _may_any_wake_up(self, item: ReplicaSet) -> bool:
         revoked = self._m.knowledge.topology.revoked
-        return any(member not in revoked and self.may_wake_up(item, member, now) for member in item.holders)
+        return any(member not in revoked and self.may_wake_up(item, member) for member in item.holders)
 
-    def may_wake_up(self, item: ReplicaSet, holder: InstanceId, now: float) -> bool:
+    def may_wake_up(self, item: ReplicaSet, holder: InstanceId) -> bool:
         """Whether a holder of a lost state may come back with it. A hang is no death: of one whose address
         refuses connections nothing is left, a silent one is waited for."""
         if self._m.is_refused(holder):
             return False
-        return now < self._lost_since.get(item.name, now) + limits.hung_wait_s
+        return self._ctx.now < self._lost_since.get(item.name, self._ctx.now) + limits.hung_wait_s
 
     @property
     def wake_ats(self) -> list[float]:
@@ -184,14 +184,14 @@ class Losses:
 
     # -- states that no request has touched ------------------------------------------------------------------
 
-    def _is_untouched(self, item: ReplicaSet, now: float) -> bool:
+    def _is_untouched(self, item: ReplicaSet) -> bool:
         """Whether an operator's lost state is still as its model made it: then nothing is lost, and it begins
         again without a person."""
-        if item.name not in self._m.graph.operators or self._may_any_wake_up(item, now):
+        if item.name not in self._m.graph.operators or self._may_any_wake_up(item):
             return False
         return self._logs.are_empty
 
-    def ask_logs(self, now: float) -> None:
+    def ask_logs(self) -> None:
         """The question whether any request was ever logged, if that decides something now."""
         topology = self._m.knowledge.topology
         waits = any(
@@ -199,19 +199,19 @@ class Losses:
             and not item.may_restart
             and item.name in self._m.graph.operators
             and assign.unburdened(self._m.members, item.name, item, topology)
-            and not self._may_any_wake_up(item, now)
+            and not self._may_any_wake_up(item)
             for item in topology.sets
         )
         if not waits or not self._m.leader:
             self._logs.forget()
         else:
-            self._logs.ask(topology, now)
+            self._logs.ask(topology)
 
     def froze(self, sender: InstanceId, answer: FreezeAnswer) -> bool:
         """An answer to that question; False if it is of another one."""
         return self._logs.answered(answer)
 
-    def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId], now: float) -> bool:
+    def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId]) -> bool:
         """Instances read theirs once they learn that the state is lost; each tells a probe what it has
         found. Each has its own time for that, for replacements may come late."""
         operator = self._m.graph.operators.get(item.name)
@@ -221,11 +221,13 @@ class Losses:
             return True
         waits = False
         for name in free:
-            since = self._awaited_since.setdefault((item.name, item.epoch, name), now)
-            waits = waits or ((name, item.name) not in self._saved and now < since + limits.checkpoint_wait_s)
+            since = self._awaited_since.setdefault((item.name, item.epoch, name), self._ctx.now)
+            waits = waits or (
+                (name, item.name) not in self._saved and self._ctx.now < since + limits.checkpoint_wait_s
+            )
         return waits
 
-    def ask_saved(self, now: float) -> None:
+    def ask_saved(self) -> None:
         """Probes for that, again and again while somebody waits."""
         topology = self._m.knowledge.topology
         self._awaited_since = {
@@ -240,9 +242,9 @@ class Losses:
             self._saved.clear()
             self.ask_at = FOREVER
             return
-        if now < self.ask_at < FOREVER:
+        if self._ctx.now < self.ask_at < FOREVER:
             return
-        self.ask_at = now + limits.probe_again_after_s
+        self.ask_at = self._ctx.now + limits.probe_again_after_s
         names = [
             name
             for of in waiting

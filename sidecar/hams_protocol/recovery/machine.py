@@ -124,13 +124,13 @@ class ManagerMachine:
         self.ctx.begin(now)
         if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._due:
             # most events are these, and change nothing that could be acted on
-            self._message(event.sender, event.message, now)
+            self._message(event.sender, event.message)
             return self.ctx.out
         if isinstance(event, Tick):
             self._starved_s *= limits.starved_decay
             self._ticked_at = now
-        self._handle(event, now)
-        self._proceed(now)
+        self._handle(event)
+        self._proceed()
         return self.ctx.out
 
     def deadline(self) -> float:
@@ -159,8 +159,9 @@ class ManagerMachine:
         least = max(self.graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
         return self._patience.timeout_s(least, self._ticked_at) + limits.starved_allowance * self._starved_s
 
-    def _late(self, by_s: float, now: float) -> None:
+    def _late(self, by_s: float) -> None:
         """This manager was starved: answers may be waiting unread, so everybody gets that time back."""
+        now = self.ctx.now
         self.lateness.late(by_s, now)
         if by_s <= limits.starved_s:
             return
@@ -212,55 +213,55 @@ class ManagerMachine:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def _handle(self, event: Event, now: float) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, Received):
-            self._message(event.sender, event.message, now)
+            self._message(event.sender, event.message)
         elif isinstance(event, TopologyLearnt):
-            self._learn(event.topology, event.revision, now)
+            self._learn(event.topology, event.revision)
         elif isinstance(event, CasDone | CasFailed):
             self._proposing = False
-            self._learn(event.topology, event.revision, now)
+            self._learn(event.topology, event.revision)
         elif isinstance(event, CasUnknown):
             self._proposing = False
             self._attempt = None
-            self._held_until = now + limits.propose_retry_s
+            self._held_until = self.ctx.now + limits.propose_retry_s
         elif isinstance(event, MembersChanged):
-            self._members_changed(event, now)
+            self._members_changed(event)
         elif isinstance(event, PeerDown):
-            self._peer_down(event, now)
+            self._peer_down(event)
         elif isinstance(event, PeerUp):
             self._down.pop(event.peer, None)
             self._met.add(event.peer)
-            self._ask_again(event.peer, now)
+            self._ask_again(event.peer)
         elif isinstance(event, Late):
-            self._late(event.by_s, now)
+            self._late(event.by_s)
 
-    def _learn(self, topology: Topology, revision: int, now: float) -> None:
+    def _learn(self, topology: Topology, revision: int) -> None:
         self._known = True
         if self.knowledge.learn(topology, revision):
             self._attempt = None
             self._needed_since = FOREVER
-            self._losses.learn(now)
+            self._losses.learn()
             roles = assign.involved(topology)
             self._suspicions = {
                 name: item
                 for name, item in self._suspicions.items()
                 if name in roles and name not in topology.revoked
             }
-            self._ask_anew(now)
-            self._suspect_missing(now)
+            self._ask_anew()
+            self._suspect_missing()
 
-    def _ask_anew(self, now: float) -> None:
+    def _ask_anew(self) -> None:
         """That a model is dead counts for the topology in which it was said: one that was still starting may be
         up by the time that its instance leads the set."""
         for suspicion in self._suspicions.values():
             if suspicion.health is Health.MODEL_DEAD:
                 suspicion.confirmed_at, suspicion.health = FOREVER, None
-                suspicion.asked_at = now
-                suspicion.again_at = now + limits.probe_again_after_s
-                self._probes(suspicion, now)
+                suspicion.asked_at = self.ctx.now
+                suspicion.again_at = self.ctx.now + limits.probe_again_after_s
+                self._probes(suspicion)
 
-    def _members_changed(self, event: MembersChanged, now: float) -> None:
+    def _members_changed(self, event: MembersChanged) -> None:
         self.members = {member.instance: member for member in event.members}
         self._patience.keep(self.members)
         here = {*self.members, *assign.involved(self.knowledge.topology)}
@@ -270,17 +271,17 @@ class ManagerMachine:
         self._answered_at = {item: at for item, at in self._answered_at.items() if item in here}
         self._held_at = {key: at for key, at in self._held_at.items() if key[0] in here}
         if self._began_at == FOREVER:
-            self._began_at = now
-        self._suspect_missing(now)
+            self._began_at = self.ctx.now
+        self._suspect_missing()
 
-    def _suspect_missing(self, now: float) -> None:
+    def _suspect_missing(self) -> None:
         """Named, but without a lease: probably gone. A probe tells."""
         if self.members:
             for instance in sorted(assign.involved(self.knowledge.topology)):
                 if instance not in self.members and instance not in self.knowledge.topology.revoked:
-                    self._suspect(instance, "its lease has expired", now)
+                    self._suspect(instance, "its lease has expired")
 
-    def _peer_down(self, event: PeerDown, now: float) -> None:
+    def _peer_down(self, event: PeerDown) -> None:
         """A refused connection proves that nobody is there, but for a joiner that was never met and is
         registered: it may be starting."""
         starting = (
@@ -290,19 +291,19 @@ class ManagerMachine:
         )
         refused = event.refused and not starting
         self._down[event.peer] = refused or self._down.get(event.peer, False)
-        self._suspect(event.peer, "its connection broke", now)
+        self._suspect(event.peer, "its connection broke")
         suspicion = self._suspicions.get(event.peer)
         if refused and suspicion is not None:
-            self._confirm(suspicion, None, now)
+            self._confirm(suspicion, None)
 
-    def _message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def _message(self, sender: InstanceId, message: Message) -> None:
         self._met.add(sender)
         if isinstance(message, Suspect):
-            self._suspect(message.suspect, message.reason, now)
+            self._suspect(message.suspect, message.reason)
             suspicion = self._suspicions.get(sender)
             if sender == message.suspect and suspicion is not None and suspicion.confirmed_at == FOREVER:
                 # it says so itself: as good as the answer to a probe
-                self._confirm(suspicion, Health.MODEL_DEAD, now)
+                self._confirm(suspicion, Health.MODEL_DEAD)
             return
         if isinstance(message, Probe):
             self.ctx.send(
@@ -310,10 +311,10 @@ class ManagerMachine:
             )
             return
         if isinstance(message, ProbeAnswer):
-            self._probe_answer(sender, message, now)
+            self._probe_answer(sender, message)
             return
         if isinstance(message, TopologyNews):
-            self._learn(message.topology, -1, now)
+            self._learn(message.topology, -1)
             return
         if isinstance(message, AskTopology):
             known = self.knowledge
@@ -331,17 +332,17 @@ class ManagerMachine:
         if self._attempt is None:
             return
         if isinstance(message, FreezeAnswer):
-            self._answered_at[sender] = now
+            self._answered_at[sender] = self.ctx.now
             self._attempt.freeze_answer(sender, message)
         elif isinstance(message, FenceAnswer):
-            self._answered_at[sender] = now
+            self._answered_at[sender] = self.ctx.now
             self._attempt.fence_answer(sender, message)
         elif isinstance(message, Refused):
             self._attempt.refused(sender, message, self.knowledge.revision)
 
     # -- confirmation ----------------------------------------------------------------------------------------
 
-    def _suspect(self, instance: InstanceId, reason: str, now: float) -> None:
+    def _suspect(self, instance: InstanceId, reason: str) -> None:
         """Probe whoever is suspected and has a role; and, if it is a primary, those who could take over."""
         topology = self.knowledge.topology
         if (
@@ -351,16 +352,14 @@ class ManagerMachine:
         ):
             return
         self._nonces += 1
-        suspicion = self._suspicions[instance] = Suspicion(instance, reason, self._nonces, now)
-        self._probes(suspicion, now)
+        suspicion = self._suspicions[instance] = Suspicion(instance, reason, self._nonces, self.ctx.now)
+        self._probes(suspicion)
         if self._down.get(instance):
-            self._confirm(suspicion, None, now)
+            self._confirm(suspicion, None)
 
-    def _probes(self, suspicion: Suspicion, now: float) -> None:
+    def _probes(self, suspicion: Suspicion) -> None:
         """Ask the suspect itself, and who could take over."""
-        sets = [
-            item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item, now)
-        ]
+        sets = [item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item)]
         revoked = self.knowledge.topology.revoked
         successors = [
             item.primary for item in sets if item.primary is not None and item.primary not in revoked
@@ -370,21 +369,22 @@ class ManagerMachine:
         ]
         asked = list(dict.fromkeys([suspicion.instance, *successors]))
         for peer in asked:
-            self._patience.asked(peer, now)
+            self._patience.asked(peer, self.ctx.now)
         for peer in asked:
             self.ctx.send(peer, Probe(suspicion.nonce))
 
-    def _ask_again(self, peer: InstanceId, now: float) -> None:
+    def _ask_again(self, peer: InstanceId) -> None:
         """Everything that this peer has not answered, once its connection is there: the first question may
         have been lost with the one before, and silence would count against it."""
         suspicion = self._suspicions.get(peer)
         if suspicion is not None:
-            self._patience.asked(peer, now)
+            self._patience.asked(peer, self.ctx.now)
             self.ctx.send(peer, Probe(suspicion.nonce))
         if self._attempt is not None:
             self._attempt.ask_again(peer)
 
-    def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> None:
+    def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer) -> None:
+        now = self.ctx.now
         self._answered_at[sender] = now
         self._patience.answered(sender, now)
         for report in answer.roles:
@@ -400,23 +400,24 @@ class ManagerMachine:
             return
         if answer.health is Health.NEEDS_ROLLBACK:
             suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
-        self._confirm(suspicion, answer.health, now)
+        self._confirm(suspicion, answer.health)
 
-    def _confirm(self, suspicion: Suspicion, health: Health | None, now: float) -> None:
+    def _confirm(self, suspicion: Suspicion, health: Health | None) -> None:
         """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and
         silence ends them."""
         if suspicion.confirmed_at == FOREVER:
-            suspicion.confirmed_at = now
+            suspicion.confirmed_at = self.ctx.now
         suspicion.health = health
         if self._attempt is not None and health is None:
             self._attempt.silent(suspicion.instance)
 
-    def _expire(self, now: float) -> None:
+    def _expire(self) -> None:
+        now = self.ctx.now
         for suspicion in list(self._suspicions.values()):
             unheard = self._answered_at.get(suspicion.instance, -FOREVER) < suspicion.asked_at
             unsettled = suspicion.confirmed_at == FOREVER or (suspicion.health is not None and unheard)
             if unsettled and now >= self._judged_at(suspicion):
-                self._confirm(suspicion, None, now)
+                self._confirm(suspicion, None)
             elif now >= suspicion.again_at:
                 judges = self.lateness.may_judge(now)
                 suspicion.again_at = now + (
@@ -424,34 +425,34 @@ class ManagerMachine:
                 )
                 if not unsettled:  # else the first probe counts, or it would never have waited long enough
                     suspicion.asked_at = now
-                self._probes(suspicion, now)
+                self._probes(suspicion)
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
             attempt.asked_at = now
             attempt.ask_again()
             for instance in sorted(attempt.waiting_for()):
-                self._suspect(instance, "it does not answer a manager's question", now)
+                self._suspect(instance, "it does not answer a manager's question")
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def _proceed(self, now: float) -> None:
+    def _proceed(self) -> None:
         """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
         if not self._known:
             return
-        self._expire(now)
-        self._losses.ask_saved(now)
-        self._losses.ask_logs(now)
-        if self._proposing or now < self._held_until:
+        self._expire()
+        self._losses.ask_saved()
+        self._losses.ask_logs()
+        if self._proposing or self.ctx.now < self._held_until:
             return
-        to_replace = self._to_replace(now)
-        revoked = self._to_revoke(now) - to_replace
+        to_replace = self._to_replace()
+        revoked = self._to_revoke() - to_replace
         if revoked:
             self._attempt = None
             self._propose(assign.revoke(self.knowledge.topology, revoked).next())
             return
-        self._recover(to_replace, now)
+        self._recover(to_replace)
         if not self._is_busy():
-            self._assign(now)
+            self._assign()
             return
         changed, notes = self._losses.lost_and_found(self.knowledge.topology)
         if self._attempt is not None and changed != self.knowledge.topology:
@@ -461,16 +462,16 @@ class ManagerMachine:
     def _is_busy(self) -> bool:
         return self._proposing or self._attempt is not None
 
-    def _confirmed(self, now: float) -> list[Suspicion]:
+    def _confirmed(self) -> list[Suspicion]:
         """Suspicions whose suspects have failed their probes, as far as it is this manager's turn."""
         delay = self._delay()
         return [
             suspicion
             for suspicion in self._suspicions.values()
-            if suspicion.confirmed_at != FOREVER and now >= suspicion.confirmed_at + delay
+            if suspicion.confirmed_at != FOREVER and self.ctx.now >= suspicion.confirmed_at + delay
         ]
 
-    def _to_replace(self, now: float) -> set[InstanceId]:
+    def _to_replace(self) -> set[InstanceId]:
         """Confirmed suspects to be revoked by the very commit that replaces them: slot owners, and primaries
         whose sets have an in-sync member to freeze, whose answer is the proof that another replica lives.
 
@@ -480,11 +481,11 @@ class ManagerMachine:
         instances: set[InstanceId] = set() if self._attempt is None else set(self._attempt.to_replace)
         topology = self.knowledge.topology
         out = {*self._suspicions, *topology.revoked}
-        for suspicion in self._confirmed(now):
-            needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item, now)]
+        for suspicion in self._confirmed():
+            needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item)]
             if any(item.primary == suspicion.instance for item in topology.sets):
                 joint = all(
-                    item.primary == suspicion.instance and self._may_freeze(item, out, now) for item in needed
+                    item.primary == suspicion.instance and self._may_freeze(item, out) for item in needed
                 )
             else:
                 joint = not needed and self._owns_slot(suspicion.instance) and self._has_substitute(suspicion)
@@ -492,9 +493,9 @@ class ManagerMachine:
                 instances.add(suspicion.instance)
         return instances
 
-    def _may_freeze(self, item: ReplicaSet, out: set[InstanceId], now: float) -> bool:
+    def _may_freeze(self, item: ReplicaSet, out: set[InstanceId]) -> bool:
         """Whether somebody in sync, of whom nothing bad is known, may stand in for the primary now."""
-        if item.lost or now < self.retry_at.get(item.name, -FOREVER):
+        if item.lost or self.ctx.now < self.retry_at.get(item.name, -FOREVER):
             return False
         return any(peer not in out and peer not in self._down for peer in item.in_sync)
 
@@ -503,32 +504,32 @@ class ManagerMachine:
             slot.instance == instance for table in self.knowledge.topology.tables for slot in table.slots
         )
 
-    def _to_revoke(self, now: float) -> set[InstanceId]:
+    def _to_revoke(self) -> set[InstanceId]:
         """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just
         answered."""
         topology = self.knowledge.topology
         instances: set[InstanceId] = set()
-        for suspicion in self._confirmed(now):
+        for suspicion in self._confirmed():
             if any(item.primary == suspicion.instance for item in topology.sets):
                 replaced = all(
                     self._has_successor(item, suspicion)
                     for item in topology.sets
-                    if self._is_needed(suspicion.instance, item, now)
+                    if self._is_needed(suspicion.instance, item)
                 )
             else:
-                needed = any(self._is_needed(suspicion.instance, item, now) for item in topology.sets)
+                needed = any(self._is_needed(suspicion.instance, item) for item in topology.sets)
                 owns = self._owns_slot(suspicion.instance)
                 replaced = not needed and owns and self._has_substitute(suspicion)
             if replaced:
                 instances.add(suspicion.instance)
         return instances
 
-    def _is_needed(self, instance: InstanceId, item: ReplicaSet, now: float) -> bool:
+    def _is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
         """Whether the set needs another replica before this one may go: it leads the set, or backs one that
         has lost its primary, or keeps one whose primary has not just said that it has the state: that may be
         dead, or waiting for the keeper's copy. A keeper of a lost state counts while it may have it."""
         revoked = self.knowledge.topology.revoked
-        has_state = not item.lost or self._losses.may_wake_up(item, instance, now)
+        has_state = not item.lost or self._losses.may_wake_up(item, instance)
         keeps = instance in item.keepers and has_state and not self._has_just_led(item, instance)
         return item.primary == instance or keeps or (instance in item.in_sync and item.primary in revoked)
 
@@ -583,17 +584,18 @@ class ManagerMachine:
             for op in ops
         )
 
-    def _recover(self, to_replace: set[InstanceId], now: float) -> None:
+    def _recover(self, to_replace: set[InstanceId]) -> None:
         """Go on with the attempt, or begin one. It works on the present topology with those to be replaced
         revoked, which its commit will say."""
+        now = self.ctx.now
         known = self.knowledge.topology
         topology = assign.revoke(known, to_replace) if to_replace else known
-        orphaned = [item.name for item in topology.sets if self._is_orphaned(item, topology, now)]
+        orphaned = [item.name for item in topology.sets if self._is_orphaned(item, topology)]
         spared = {
             item.primary for item in topology.sets if item.primary in to_replace and item.name not in orphaned
         }
         if spared:  # nobody can stand in for these after all
-            self._recover({item for item in to_replace if item not in spared}, now)
+            self._recover({item for item in to_replace if item not in spared})
             return
         rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
@@ -631,7 +633,6 @@ class ManagerMachine:
                 members,
                 self._attempts,
                 self.knowledge.revision,
-                now,
                 patient,
             )
             attempt.to_replace = frozenset(to_replace)
@@ -641,7 +642,7 @@ class ManagerMachine:
                 if item.confirmed_at != FOREVER and item.health is None
             ]
             self._about = about
-            attempt.begin(orphaned, rollbacks, silent, now)
+            attempt.begin(orphaned, rollbacks, silent)
         self._attempt = attempt
         vain = any(known.find(name).primary in to_replace for name in attempt.put_off)
         for name in attempt.put_off:
@@ -658,7 +659,7 @@ class ManagerMachine:
         self._said_lost(attempt)
         self._propose(result)
 
-    def _is_orphaned(self, item: ReplicaSet, topology: Topology, now: float) -> bool:
+    def _is_orphaned(self, item: ReplicaSet, topology: Topology) -> bool:
         """Whether the set has lost its primary for good in this topology, and somebody who holds its state
         may answer now."""
         if item.primary is None or item.primary not in topology.revoked:
@@ -666,8 +667,8 @@ class ManagerMachine:
             if item.primary not in self._suspicions:
                 self.retry_at.pop(item.name, None)
             return False
-        self._orphaned_since.setdefault(item.name, now)
-        if now < self.retry_at.get(item.name, -FOREVER):
+        self._orphaned_since.setdefault(item.name, self.ctx.now)
+        if self.ctx.now < self.retry_at.get(item.name, -FOREVER):
             return False
         return not (item.lost and not assign.rescuers(self.members, item)) and not self._must_wait(item)
 
@@ -702,8 +703,9 @@ class ManagerMachine:
                 )
             )
 
-    def _assign(self, now: float) -> None:
+    def _assign(self) -> None:
         """First roles, joiners, free slots."""
+        now = self.ctx.now
         topology = self.knowledge.topology
         patient = now < self._began_at + limits.first_roles_wait_s
         changed = assign.first_roles(self.graph, topology, self.members, patient)
@@ -716,7 +718,7 @@ class ManagerMachine:
         }
         changed = assign.joiners(self.graph, changed, living, suspects)
         changed, notes = self._losses.lost_and_found(changed)
-        changed, restarts = self._losses.restart(changed, now)
+        changed, restarts = self._losses.restart(changed)
         notes += restarts
         if changed == topology:
             self._assign_since = FOREVER

@@ -61,7 +61,7 @@ class Replica(Protocol):
 class Backup:
     """The backup (or joiner) role of one instance in one epoch."""
 
-    def __init__(self, machine: Replica, replica_set: ReplicaSet, in_sync: bool, now: float) -> None:
+    def __init__(self, machine: Replica, replica_set: ReplicaSet, in_sync: bool) -> None:
         self._m = machine
         self._ctx = machine.ctx
         self._primary = replica_set.primary
@@ -86,22 +86,22 @@ class Backup:
 
     # -- joining ---------------------------------------------------------------------------------------------
 
-    def ask_copy(self, now: float) -> None:
+    def ask_copy(self) -> None:
         """A joiner asks for the newest durable version, or, once it holds one, says again how far it has
         come."""
-        self._asked_copy_at = now
+        self._asked_copy_at = self._ctx.now
         assert self._primary is not None, "a joiner has somebody to copy from"
         known = self.received if self.applied >= 0 else -1
         ask = AskCopy(self._m.operator.name, self._epoch, known, self._m.knowledge.topology.generation)
         self._ctx.send(self._primary, ask)
-        self._acknowledge(now, again=True)
+        self._acknowledge(again=True)
 
-    def _copied(self, copy: StateCopy, now: float) -> None:
+    def _copied(self, copy: StateCopy) -> None:
         if self.in_sync:
             return
-        self._asked_copy_at = now
+        self._asked_copy_at = self._ctx.now
         if copy.version <= self.received:
-            self._acknowledge(now, again=True)
+            self._acknowledge(again=True)
             return
         m = self._m
         if not m.fits(copy.layout):
@@ -123,8 +123,8 @@ class Backup:
         self._preloaded = self._preloaded or m.warm
         self._ctx.emit(note)
         self.preload()
-        self._adopt_early(now)
-        self._acknowledge(now)
+        self._adopt_early()
+        self._acknowledge()
 
     def preload(self) -> None:
         """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says
@@ -138,24 +138,24 @@ class Backup:
         m.warming = True
         self._ctx.emit(PreloadState(newest.state))
 
-    def preloaded(self, now: float) -> None:
+    def preloaded(self) -> None:
         """The model has taken a state over."""
         self._preloaded = True
         if self.applied >= 0:
-            self._acknowledge(now)
+            self._acknowledge()
 
     # -- records ---------------------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """Records and copies, of this epoch only."""
         if isinstance(message, StateRecord):
-            self._record(sender, message, now)
+            self._record(sender, message)
         elif isinstance(message, StateCopy) and message.epoch == self._epoch:
-            self._copied(message, now)
+            self._copied(message)
         elif isinstance(message, AskApplied) and message.epoch == self._epoch:
-            self._acknowledge(now, again=True)
+            self._acknowledge(again=True)
 
-    def _record(self, sender: InstanceId, record: StateRecord, now: float) -> None:
+    def _record(self, sender: InstanceId, record: StateRecord) -> None:
         if record.epoch != self._epoch:
             return
         if self._frozen_in >= 0:
@@ -168,23 +168,23 @@ class Backup:
                 self._early[record.previous] = record
             return
         if record.version <= self.received:
-            self._acknowledge(now, again=True)
+            self._acknowledge(again=True)
             return
         self._held.append(record)
-        self._asked_copy_at = now
-        self._adopt_early(now)
-        self.apply(now)
-        self._acknowledge(now)
+        self._asked_copy_at = self._ctx.now
+        self._adopt_early()
+        self.apply()
+        self._acknowledge()
 
-    def _adopt_early(self, now: float) -> None:
+    def _adopt_early(self) -> None:
         while (record := self._early.pop(self.received, None)) is not None:
             self._held.append(record)
         self._early = {
             previous: record for previous, record in self._early.items() if previous > self.received
         }
-        self.apply(now)
+        self.apply()
 
-    def apply(self, now: float) -> None:
+    def apply(self) -> None:
         """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
         if self._frozen_in >= 0:
             return
@@ -198,7 +198,7 @@ class Backup:
                 self._early.clear()
                 break
             if status is not Status.DURABLE:
-                self._waiting_since = min(self._waiting_since, now)
+                self._waiting_since = min(self._waiting_since, self._ctx.now)
                 break
             self._held.popleft()
             self._waiting_since = FOREVER
@@ -211,9 +211,9 @@ class Backup:
             # Beyond the durable version the primary may be ahead by its window, and by one batch that did not
             # change the state. The end of the epoch may be any of them, or the durable one.
             m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 2 - len(self._held), 1))
-        self._acknowledge(now)
+        self._acknowledge()
 
-    def _acknowledge(self, now: float, again: bool = False) -> None:
+    def _acknowledge(self, again: bool = False) -> None:
         said = (self.received, self.applied if self.in_sync or self._preloaded else -1)
         if self._primary is None or self.applied < 0 or (said == self._said and not again):
             return
@@ -222,19 +222,19 @@ class Backup:
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
-    def resumed(self, end: int, now: float) -> None:
+    def resumed(self, end: int) -> None:
         """Back at the record of the end, in sync in the new epoch: say so."""
         self.applied = end
         m = self._m
         chain = m.store.versions[-1].record.chain
         note = NoteApply(m.operator.name, m.knowledge.topology.generation, self._epoch, end, chain)
         self._ctx.emit(note)
-        self._acknowledge(now)
+        self._acknowledge()
 
-    def freeze(self, generation: int, now: float) -> None:
+    def freeze(self, generation: int) -> None:
         """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
         self._frozen_in = max(self._frozen_in, generation)
-        self._thaw_at = now + limits.frozen_max_s
+        self._thaw_at = self._ctx.now + limits.frozen_max_s
 
     def thaw(self, generation: int) -> None:
         """A higher generation than the freeze's: that attempt can no longer commit."""
@@ -242,31 +242,32 @@ class Backup:
             self._frozen_in = -1
             self._thaw_at = FOREVER
 
-    def leave(self, now: float) -> None:
+    def leave(self) -> None:
         """This instance is to end: it says so again and again, and is a backup like any other until the
         topology names it no more."""
-        self._leave_due = now + limits.resend_after_s
+        self._leave_due = self._ctx.now + limits.resend_after_s
         if self._primary is not None:
             self._ctx.send(self._primary, Leave(self._m.operator.name, self._epoch))
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """The connection to the primary stands again."""
         if peer != self._primary:
             return
         if self.applied >= 0:
-            self._acknowledge(now, again=True)
+            self._acknowledge(again=True)
         else:
-            self.ask_copy(now)
+            self.ask_copy()
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for
         notices that may be lost."""
+        now = self._ctx.now
         if now >= self._leave_due:
-            self.leave(now)
+            self.leave()
         if not self.in_sync and now >= self._asked_copy_at + limits.copy_again_after_s:
-            self.ask_copy(now)
+            self.ask_copy()
         if now >= self._waiting_since + limits.ask_after_s and self._held:
             self._waiting_since = now
             m = self._m

@@ -35,12 +35,12 @@ class Checkpoints:
         self.has_read = False
         self.saved: StateCopy | None = None
 
-    def roles_changed(self, now: float) -> None:
+    def roles_changed(self) -> None:
         """It may have become this instance's part to write them, or no longer be."""
         if not self._is_writer():
             self._due, self._asked = FOREVER, False
         elif self._due == FOREVER:
-            self._due = now + self._every_s
+            self._due = self._ctx.now + self._every_s
 
     def look(self) -> None:
         """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances
@@ -76,11 +76,11 @@ class Checkpoints:
         epoch, version = (0, -1) if self.saved is None else (self.saved.epoch, self.saved.version)
         return (RoleReport(m.operator.name, SAVED, epoch, version, False),)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Write, or ask what may be written."""
-        if now < self._due or not self._is_writer():
+        if self._ctx.now < self._due or not self._is_writer():
             return
-        self._due = now + self._every_s
+        self._due = self._ctx.now + self._every_s
         m = self._m
         if m.primary is not None:
             self._write(m.primary.durable)

@@ -24,6 +24,7 @@ class KeeperChoice:
 
     def __init__(self, machine: "StatefulMachine", epoch: int, followers: Followers) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._epoch = epoch
         self._followers = followers
         self._had_backup = epoch > 1
@@ -81,15 +82,15 @@ class KeeperChoice:
         """Whether it is known that the one that was called is not named, and will not be."""
         return self._m.knowledge.topology.generation > self._proposed_in
 
-    def is_vain(self, follower: Follower, patience_s: float, now: float) -> bool:
+    def is_vain(self, follower: Follower, patience_s: float) -> bool:
         """Whether the one that was called is of no use: it is not wanted any more, is gone, is to end, or
         does not answer."""
         gone = follower.down_since != FOREVER or follower.instance not in self._m.members
         revoked = follower.instance in self._m.knowledge.topology.revoked
-        late = follower.applied < 0 and now >= self._called_at + patience_s
+        late = follower.applied < 0 and self._ctx.now >= self._called_at + patience_s
         return not self.is_wanted() or gone or revoked or late or follower.leaves_at != FOREVER
 
-    def call(self, now: float) -> Follower | None:
+    def call(self) -> Follower | None:
         """The next one, if there is any: on another host than this one where that is known, a frontend last,
         and where few states are kept."""
         m = self._m
@@ -118,9 +119,9 @@ class KeeperChoice:
             ),
         )
         self._done_with(chosen.instance)
-        self._called_at = now
+        self._called_at = self._ctx.now
         self._proposed_in = -1
-        return self._followers.call(chosen.instance, topology.generation, now)
+        return self._followers.call(chosen.instance, topology.generation, self._ctx.now)
 
     def deadline(self, patience_s: float) -> float:
         """When the one that was called has taken too long."""

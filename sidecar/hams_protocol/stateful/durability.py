@@ -52,7 +52,7 @@ FOREVER = float("inf")
 class Durability:
     """Everything of a primary's epoch that happens between an executed version and its being durable."""
 
-    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, now: float) -> None:
+    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet) -> None:
         self._m = machine
         self._ctx = machine.ctx
         self._epoch = replica_set.epoch
@@ -61,8 +61,8 @@ class Durability:
         self.base = newest.number
         self.durable = -1
         self._followers = Followers()
-        self._followers.sync(replica_set, self.base, machine.knowledge.topology.generation, now)
-        self.leaving = Leaving(machine, replica_set.epoch, self._followers, now)
+        self._followers.sync(replica_set, self.base, machine.knowledge.topology.generation, machine.ctx.now)
+        self.leaving = Leaving(machine, replica_set.epoch, self._followers)
         self._choice = KeeperChoice(machine, replica_set.epoch, self._followers)
         self._choice.named()
         self._proposed_at = -FOREVER
@@ -71,7 +71,7 @@ class Durability:
         self._dropping: set[InstanceId] = set()
         self._handed_in = -1
         self._waiting_backups, self._shard_owners = self._who_waits()
-        self._active = dict.fromkeys(range(len(machine.graph.shard_names)), now)
+        self._active = dict.fromkeys(range(len(machine.graph.shard_names)), machine.ctx.now)
         self._askers: dict[InstanceId, float] = {}
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
@@ -119,11 +119,11 @@ class Durability:
 
     # -- shipping --------------------------------------------------------------------------------------------
 
-    def ship(self, now: float) -> None:
+    def ship(self) -> None:
         """Stream every record that is ready, in order, to the ack set."""
         ready = self._ready_up_to()
         for follower in self._followers.all.values():
-            self._ship_to(follower, ready, now)
+            self._ship_to(follower, ready)
 
     def _ready_up_to(self) -> int:
         """The newest version whose record, and all before it, can leave: captured, or unchanged."""
@@ -134,11 +134,11 @@ class Durability:
             ready = version.number
         return ready
 
-    def _ship_to(self, follower: Follower, ready: int, now: float) -> None:
+    def _ship_to(self, follower: Follower, ready: int) -> None:
         if follower.copying or not follower.ack or follower.sent >= ready:
             return
         if follower.received >= follower.sent:
-            follower.progress_at = follower.sent_at = follower.silent_since = now
+            follower.progress_at = follower.sent_at = follower.silent_since = self._ctx.now
         joining = self._is_joining(follower.instance)
         flying = self._flying(follower)
         for version in self._m.store.after(follower.sent):
@@ -173,57 +173,57 @@ class Durability:
         knowledge = self._m.knowledge
         return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
 
-    def _resend(self, follower: Follower, now: float) -> None:
+    def _resend(self, follower: Follower) -> None:
         """Once more, from what it has received. That is no progress: a follower that receives nothing is
         dropped all the same."""
         if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
             return
-        if now < max(follower.progress_at, follower.sent_at) + self._patience_s(follower):
+        if self._ctx.now < max(follower.progress_at, follower.sent_at) + self._patience_s(follower):
             return
         if not follower.ack:
             return
-        self._send_again(follower, now)
+        self._send_again(follower)
 
-    def _send_again(self, follower: Follower, now: float) -> None:
+    def _send_again(self, follower: Follower) -> None:
         before = follower.progress_at, follower.silent_since
-        self._catch_up(follower, now)
+        self._catch_up(follower)
         follower.progress_at, follower.silent_since = before
 
-    def _catch_up(self, follower: Follower, now: float) -> None:
+    def _catch_up(self, follower: Follower) -> None:
         """What it lacks: the records behind what it has received if they are retained, else, for a joiner,
         another copy."""
         if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
-            self._copy(follower, now)
+            self._copy(follower)
             return
         follower.sent = follower.received
-        self._ship_to(follower, self._ready_up_to(), now)
+        self._ship_to(follower, self._ready_up_to())
 
-    def _ask_applied(self, follower: Follower, now: float) -> None:
+    def _ask_applied(self, follower: Follower) -> None:
         """The acknowledgement of an apply may be lost."""
-        if now < follower.ask_at:
+        if self._ctx.now < follower.ask_at:
             return
-        follower.asked_at = now
+        follower.asked_at = self._ctx.now
         self._ctx.send(follower.instance, AskApplied(self._m.operator.name, self._epoch))
 
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """A follower is back: what it has not acknowledged goes out again."""
-        follower = self._followers.up(peer, now)
+        follower = self._followers.up(peer, self._ctx.now)
         if follower is None or follower.copying or not follower.ack or follower.received >= follower.sent:
             return
-        self._send_again(follower, now)
+        self._send_again(follower)
 
-    def late(self, by_s: float, now: float) -> None:
+    def late(self, by_s: float) -> None:
         """This instance's own loop was late."""
-        self._followers.late(by_s, now)
+        self._followers.late(by_s, self._ctx.now)
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+    def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """A follower cannot be reached."""
-        self._followers.down(peer, refused, now)
-        self.drop_gone(now)
+        self._followers.down(peer, refused, self._ctx.now)
+        self.drop_gone()
 
     # -- the watermark ---------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
+    def advance(self) -> None:
         """Move the durable watermark as far as the ack set (or, alone, the dependencies) allow, and announce
         it."""
         m = self._m
@@ -234,30 +234,30 @@ class Durability:
             target = None
         if target is None:
             target = -1 if self._blocked else self._settled()
-        self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, now)
+        self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, self._ctx.now)
         if target <= self.durable or (m.primary is not None and m.primary.may_go_back):
-            self._serve_joiners(now)
+            self._serve_joiners()
             return
         self.durable = target
-        self._waiting_since = FOREVER if target >= self._seq else now
+        self._waiting_since = FOREVER if target >= self._seq else self._ctx.now
         name = m.operator.name
         notice = Durable((m.own_dep(self._epoch, target),))
         m.knowledge.announce(notice)
         m.store.trim(target)
         self._ctx.emit(NoteDurable(name, m.knowledge.topology.generation, self._epoch, target))
-        for peer in self._to_tell(now):
+        for peer in self._to_tell():
             self._ctx.send(peer, notice)
-        self._serve_joiners(now)
+        self._serve_joiners()
         for follower in list(self._followers.all.values()):
-            self._admit(follower, now)
+            self._admit(follower)
         # This very instance may keep a state downstream, whose records wait for this version: nobody else tells it.
-        m.keeper.durable_rose(now)
+        m.keeper.durable_rose()
 
-    def _serve_joiners(self, now: float) -> None:
+    def _serve_joiners(self) -> None:
         """Joiners that asked before there was anything to copy."""
         for follower in self._followers.all.values():
             if follower.asked:
-                self._copy(follower, now)
+                self._copy(follower)
 
     def _settled(self) -> int:
         """Alone: the newest version that is captured and, with all before it, has only durable dependencies
@@ -283,15 +283,15 @@ class Durability:
                 peers[peer] = None
         return tuple(peers), tuple(m.knowledge.set_of(name).primary for name in m.graph.shard_names)
 
-    def executed(self, units: tuple[Consumed, ...], now: float) -> None:
+    def executed(self, units: tuple[Consumed, ...]) -> None:
         """Requests of these shards have passed: their owners hold replies back that depend on what comes
         after."""
         for consumed in units:
-            self._active[consumed.unit.request.shard] = now
+            self._active[consumed.unit.request.shard] = self._ctx.now
 
-    def _to_tell(self, now: float) -> list[InstanceId]:
+    def _to_tell(self) -> list[InstanceId]:
         """Who holds something back for a notice, as far as can be told from here; everybody else asks."""
-        late = now - limits.notices_for_s
+        late = self._ctx.now - limits.notices_for_s
         peers = dict.fromkeys(self._waiting_backups)
         for shard, at in self._active.items():
             owner = self._shard_owners[shard]
@@ -314,10 +314,10 @@ class Durability:
             if peer is not None and peer not in before:
                 self._ctx.send(peer, notice)
 
-    def _asked(self, sender: InstanceId, now: float) -> None:
+    def _asked(self, sender: InstanceId) -> None:
         """Who asks is told how far it has come, and of what follows for a while."""
         if sender in self._askers or len(self._askers) < limits.askers_max:
-            self._askers[sender] = now
+            self._askers[sender] = self._ctx.now
         if self.durable >= 0:
             self._ctx.send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))
 
@@ -344,46 +344,46 @@ class Durability:
 
     # -- members ---------------------------------------------------------------------------------------------
 
-    def members_named(self, replica_set: ReplicaSet, now: float) -> None:
+    def members_named(self, replica_set: ReplicaSet) -> None:
         """A newer topology in the same epoch."""
-        self._followers.sync(replica_set, self.base, self._m.knowledge.topology.generation, now)
+        self._followers.sync(replica_set, self.base, self._m.knowledge.topology.generation, self._ctx.now)
         self._dropping.intersection_update(replica_set.in_sync)
         self._choice.named()
         self._proposed_at = -FOREVER
         self._proposed_set = None
-        self.ship(now)
-        self.advance(now)
+        self.ship()
+        self.advance()
         self._tell_newcomers()
         for follower in list(self._followers.all.values()):
-            self._admit(follower, now)
+            self._admit(follower)
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """What followers and waiting proxies say; nothing else is for this part."""
         if isinstance(message, RecordAck):
-            self._record_ack(sender, message, now)
+            self._record_ack(sender, message)
         elif isinstance(message, AskCopy):
-            self._copy_asked(sender, message, now)
+            self._copy_asked(sender, message)
         elif isinstance(message, Leave):
-            self.leaving.asked(sender, message.epoch, now)
+            self.leaving.asked(sender, message.epoch)
         elif isinstance(message, AskDurable):
-            self._asked(sender, now)
+            self._asked(sender)
 
-    def _record_ack(self, sender: InstanceId, ack: RecordAck, now: float) -> None:
+    def _record_ack(self, sender: InstanceId, ack: RecordAck) -> None:
         if ack.epoch != self._epoch:
             return
-        follower = self._followers.acknowledge(sender, ack.received, ack.applied, now)
+        follower = self._followers.acknowledge(sender, ack.received, ack.applied, self._ctx.now)
         if follower is None:
             return
-        self._ship_to(follower, self._ready_up_to(), now)
-        self.advance(now)
-        self._admit(follower, now)
+        self._ship_to(follower, self._ready_up_to())
+        self.advance()
+        self._admit(follower)
 
     def _is_joining(self, instance: InstanceId) -> bool:
         """Whether it is on its way into the set; so is a keeper that is not named yet."""
         replica_set = self._m.knowledge.set_of(self._m.operator.name)
         return instance in replica_set.joining or instance == self._followers.called
 
-    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> None:
+    def _copy_asked(self, sender: InstanceId, ask: AskCopy) -> None:
         follower = self._followers.all.get(sender)
         if (
             ask.epoch != self._epoch
@@ -394,16 +394,16 @@ class Durability:
             return
         follower.heard = True
         if ask.known < 0:
-            if now >= follower.copied_by:
-                self._copy(follower, now)
+            if self._ctx.now >= follower.copied_by:
+                self._copy(follower)
             return
         if follower.copying:  # dropped and named again, without hearing of it: it goes on from what it holds
             follower.copying = follower.asked = False
             follower.sent = max(follower.sent, ask.known)
-        self._followers.acknowledge(sender, ask.known, -1, now)
-        self._admit(follower, now)
+        self._followers.acknowledge(sender, ask.known, -1, self._ctx.now)
+        self._admit(follower)
 
-    def _copy(self, follower: Follower, now: float) -> None:
+    def _copy(self, follower: Follower) -> None:
         """A joiner copies the newest **durable** version."""
         m = self._m
         alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
@@ -414,7 +414,7 @@ class Durability:
             return
         follower.copying = follower.asked = False
         follower.sent = version.number
-        follower.progress_at = follower.sent_at = follower.silent_since = now
+        follower.progress_at = follower.sent_at = follower.silent_since = self._ctx.now
         units = bare(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(
@@ -432,12 +432,12 @@ class Durability:
             version.carried_nbytes + version.state.nbytes,
         )
         follower.copied_by = (
-            now + limits.resend_after_s + follower.copied_nbytes / limits.stream_floor_bytes_s
+            self._ctx.now + limits.resend_after_s + follower.copied_nbytes / limits.stream_floor_bytes_s
         )
         self._ctx.send(follower.instance, copy)
-        self._ship_to(follower, self._ready_up_to(), now)
+        self._ship_to(follower, self._ready_up_to())
 
-    def _admit(self, follower: Follower, now: float) -> None:
+    def _admit(self, follower: Follower) -> None:
         """A joiner whose model has taken a copy over enters the ack set; once it has applied everything
         durable it is proposed for the set.
 
@@ -452,8 +452,8 @@ class Durability:
             return
         if not follower.ack:
             follower.ack = True
-            self._catch_up(follower, now)
-        if follower.applied < max(self.durable, self.base) or not self._may_propose(now):
+            self._catch_up(follower)
+        if follower.applied < max(self.durable, self.base) or not self._may_propose():
             return
         change = name_keeper if follower.keeper else admit
         changed = change(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
@@ -461,9 +461,9 @@ class Durability:
             return
         if follower.keeper:
             self._choice.proposed()
-        self._propose(changed, now)
+        self._propose(changed)
 
-    def _propose(self, changed: Topology, now: float) -> None:
+    def _propose(self, changed: Topology) -> None:
         """Propose a change of this set.
 
         Under Block nothing is durable in this primary alone, and whom a proposal drops may be out of the set
@@ -476,19 +476,19 @@ class Durability:
             self._dropping.update(
                 member for member in m.knowledge.set_of(m.operator.name).in_sync if member not in kept
             )
-        self._proposed(changed, now)
+        self._proposed(changed)
 
-    def _proposed(self, changed: Topology, now: float) -> None:
+    def _proposed(self, changed: Topology) -> None:
         self._m.proposing = True
-        self._proposed_at = now
+        self._proposed_at = self._ctx.now
         self._proposed_set = changed.find(self._m.operator.name)
-        self._reconsider_at = now + limits.propose_retry_s
+        self._reconsider_at = self._ctx.now + limits.propose_retry_s
         self._ctx.emit(Propose(self._m.knowledge.revision, changed))
 
-    def _may_propose(self, now: float) -> bool:
+    def _may_propose(self) -> bool:
         """One proposal at a time: not before the outcome of the last one is known, and not at once if that
         was unknown."""
-        return now >= self._may_propose_at
+        return self._ctx.now >= self._may_propose_at
 
     @property
     def _may_propose_at(self) -> float:
@@ -496,26 +496,26 @@ class Durability:
 
     # -- keepers ---------------------------------------------------------------------------------------------
 
-    def find_keeper(self, now: float) -> None:
+    def find_keeper(self) -> None:
         """While the state has one holder only: call an instance of another operator, copy to it, and another
         one if that is of no use."""
         choice = self._choice
         called = choice.called
         if called is not None:
-            if not choice.is_vain(called, self._keeper_patience_s(called), now):
-                self._copy_again(called, now)
+            if not choice.is_vain(called, self._keeper_patience_s(called)):
+                self._copy_again(called)
                 return
             if not choice.is_settled:  # it may be named yet: the next generation, with nothing changed, tells
-                if self._may_propose(now):
-                    self._propose(self._m.knowledge.topology.next(), now)
+                if self._may_propose():
+                    self._propose(self._m.knowledge.topology.next())
                 return
             self._followers.dismiss(called.instance)
-            self.advance(now)
+            self.advance()
         if not choice.is_wanted() or self.durable < self.base or self._too_large_for_keepers():
             return
-        follower = choice.call(now)
+        follower = choice.call()
         if follower is not None:
-            self._copy(follower, now)
+            self._copy(follower)
 
     def _too_large_for_keepers(self) -> bool:
         newest = self._m.store.at_or_below(self.durable)
@@ -524,45 +524,45 @@ class Durability:
     def _keeper_patience_s(self, called: Follower) -> float:
         return limits.keeper_wait_s + called.copied_nbytes / limits.stream_floor_bytes_s
 
-    def _copy_again(self, called: Follower, now: float) -> None:
+    def _copy_again(self, called: Follower) -> None:
         """A copy may be lost; one that could not be made yet was asked for, and follows by itself."""
-        lost = called.applied < 0 and not called.copying and now >= called.copied_by
+        lost = called.applied < 0 and not called.copying and self._ctx.now >= called.copied_by
         if lost:
-            self._copy(called, now)
+            self._copy(called)
 
-    def drop_gone(self, now: float) -> None:
+    def drop_gone(self) -> None:
         """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member
         stays in the ack set."""
         m = self._m
-        if not self._may_propose(now):
+        if not self._may_propose():
             return
         gone = self._followers.gone(
             m.members,
             m.graph.data.recovery.suspect_after_s,
             self._lag_max_s,
-            now,
+            self._ctx.now,
             m.lateness.judges_at,
         )
         for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
-                self._propose(changed, now)
+                self._propose(changed)
                 return
         if (
             self._proposed_set is not None
         ):  # its outcome is not known: the next generation, with nothing changed, tells
-            self._propose(m.knowledge.topology.next(), now)
+            self._propose(m.knowledge.topology.next())
 
-    def arrange(self, draining: bool, risky: bool, now: float) -> None:
+    def arrange(self, draining: bool, risky: bool) -> None:
         """Somebody in the set is to end: the next step. While a suspect runs (`risky`) nobody goes who alone
         could save the state."""
-        changed = None if not self._may_propose(now) else self.leaving.change(draining, now)
+        changed = None if not self._may_propose() else self.leaving.change(draining)
         if changed is None:
             return
         left = self._is_held(changed.find(self._m.operator.name))
         if risky and self.is_protected and not left:
             return
-        self._propose(changed, now)
+        self._propose(changed)
 
     @property
     def is_handed_over(self) -> bool:
@@ -570,13 +570,13 @@ class Durability:
         lost."""
         return self._m.knowledge.topology.generation <= self._handed_in
 
-    def settle(self, now: float) -> None:
+    def settle(self) -> None:
         """A handover without a successor any more: the next generation, with nothing changed, ends it if it has
         not been committed."""
-        if self._may_propose(now):
-            self._propose(self._m.knowledge.topology.next(), now)
+        if self._may_propose():
+            self._propose(self._m.knowledge.topology.next())
 
-    def hand_over(self, now: float) -> None:
+    def hand_over(self) -> None:
         """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the
         last version, a backup takes over.
 
@@ -585,9 +585,9 @@ class Durability:
         """
         m = self._m
         unflushed = self._seq > self.durable
-        if unflushed or not self._may_propose(now):
+        if unflushed or not self._may_propose():
             return
-        successor = self.leaving.successor(now)
+        successor = self.leaving.successor()
         if successor is None:
             return
         changed = hand_over(
@@ -595,31 +595,32 @@ class Durability:
         )
         if changed is not None:
             self._handed_in = m.knowledge.topology.generation
-            self._proposed(changed, now)
+            self._proposed(changed)
 
-    def proposal_settled(self, event: CasDone | CasFailed, now: float) -> None:
+    def proposal_settled(self, event: CasDone | CasFailed) -> None:
         """Committed, or overtaken by another change: the topology that follows says what is to be done
         next."""
         self._proposed_at = -FOREVER
         self._proposed_set = None
-        self._reconsider_at = now
+        self._reconsider_at = self._ctx.now
 
-    def proposal_unknown(self, now: float) -> None:
+    def proposal_unknown(self) -> None:
         """The shell reads again; until then nothing is proposed."""
-        self._proposed_at = now
-        self._reconsider_at = now + limits.propose_retry_s
+        self._proposed_at = self._ctx.now
+        self._reconsider_at = self._ctx.now + limits.propose_retry_s
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self, deps: Deps, now: float) -> None:
+    def tick(self, deps: Deps) -> None:
         """Resend, shrink, ask again; `deps` are those of the newest state."""
+        now = self._ctx.now
         if now >= self._reconsider_at:
             self._reconsider_at = FOREVER
-        self.drop_gone(now)
+        self.drop_gone()
         for follower in self._followers.all.values():
-            self._resend(follower, now)
-            self._ask_applied(follower, now)
-            self._admit(follower, now)
+            self._resend(follower)
+            self._ask_applied(follower)
+            self._admit(follower)
         if now >= self._waiting_since + limits.ask_after_s:
             self._waiting_since = now
             self._ask_durable(deps)

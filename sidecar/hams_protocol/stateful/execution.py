@@ -49,7 +49,7 @@ class Execution:
         self.deps: Deps = ()
         self.capturing: int | None = None
 
-    def execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float) -> None:
+    def execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool) -> None:
         """Give each unit its seq; notes first, then the outputs, then the record."""
         m = self._m
         first = self.seq + 1
@@ -72,10 +72,10 @@ class Execution:
             consumed.append(item)
         for item in consumed:
             for target, token in item.outputs:
-                m.outbox.put(target, token, now)
-        self._new_version(tuple(consumed), after, updated, now)
+                m.outbox.put(target, token)
+        self._new_version(tuple(consumed), after, updated)
 
-    def record_forward(self, unit: Unit, forward: Forward, now: float) -> None:
+    def record_forward(self, unit: Unit, forward: Forward) -> None:
         """A unit of skips (or of an error): no model call, no capture, but a seq and a record, for what it
         forwards depends on it."""
         m = self._m
@@ -86,8 +86,8 @@ class Execution:
         note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
         self._ctx.emit(note)
         for target, token in item.outputs:
-            m.outbox.put(target, token, now)
-        self._new_version((item,), after, False, now)
+            m.outbox.put(target, token)
+        self._new_version((item,), after, False)
 
     def _consume(
         self,
@@ -118,7 +118,7 @@ class Execution:
         waits = self._m.mode.waits_for_durable
         return (self._m.own_dep(self._epoch, version),) if waits else ()
 
-    def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float) -> None:
+    def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool) -> None:
         """One more version in the store: captured and shipped where the state was written."""
         m = self._m
         version = self.seq + max(len(units), 1)
@@ -127,7 +127,7 @@ class Execution:
         self.deps = deps or self.deps
         self.seq = version
         m.lineage.add(units, m.knowledge.completed)
-        self._durability.executed(units, now)
+        self._durability.executed(units)
         if not m.mode.replicates:
             self._durability.durable = version
             before.record = StateRecord(
@@ -141,14 +141,14 @@ class Execution:
             m.captures_open += 1
             self._ctx.emit(Capture(version))
         elif added.state is not None:
-            self._durability.ship(now)
-        self._durability.advance(now)
+            self._durability.ship()
+        self._durability.advance()
 
-    def captured(self, event: Captured, now: float) -> None:
+    def captured(self, event: Captured) -> None:
         """The state of a version is copied: its record can leave, the next update may enter."""
         if event.version != self.capturing:
             return
         self.capturing = None
         self._m.store.captured(event.version, event.state)
-        self._durability.ship(now)
-        self._durability.advance(now)
+        self._durability.ship()
+        self._durability.advance()

@@ -38,18 +38,18 @@ class Fetching:
         self.fences = (*kept, fence)[-limits.fences_kept_max :]
         return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, False, ())
 
-    def ask(self, now: float) -> None:
+    def ask(self) -> None:
         """For the copy, whole."""
-        self._again_at = now + limits.resend_after_s
+        self._again_at = self._ctx.now + limits.resend_after_s
         generation = self._m.knowledge.topology.generation
         self._ctx.send(self._keeper, AskCopy(self._m.operator.name, self.epoch, -1, generation))
 
-    def acknowledged(self, sender: InstanceId, ack: RecordAck, now: float) -> None:
+    def acknowledged(self, sender: InstanceId, ack: RecordAck) -> None:
         """The keeper knows this epoch now: a question that came before it did was in vain."""
         if sender == self._keeper and ack.epoch == self.epoch:
-            self.ask(now)
+            self.ask()
 
-    def copied(self, sender: InstanceId, copy: StateCopy, now: float) -> None:
+    def copied(self, sender: InstanceId, copy: StateCopy) -> None:
         """What came: the record of the end, or something else that is of no use."""
         if sender != self._keeper or (copy.op, copy.epoch, copy.version) != (
             self._m.operator.name,
@@ -57,26 +57,26 @@ class Fetching:
             self._end,
         ):
             return
-        self._m.fetched(copy, now)
+        self._m.fetched(copy)
 
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """The connection to the keeper stands (again)."""
         if peer != self._keeper:
             return
         self._down_since = FOREVER
-        self.ask(now)
+        self.ask()
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+    def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """The keeper cannot be reached."""
         if peer == self._keeper:
-            self._down_since = min(self._down_since, now)
+            self._down_since = min(self._down_since, self._ctx.now)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Ask again; end where the keeper has gone."""
-        if now >= self._gone_at:
+        if self._ctx.now >= self._gone_at:
             self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")
-        elif now >= self._again_at:
-            self.ask(now)
+        elif self._ctx.now >= self._again_at:
+            self.ask()
 
     @property
     def _gone_at(self) -> float:

@@ -44,7 +44,6 @@ class HeldState:
         op: str,
         knowledge: Knowledge,
         replica_set: ReplicaSet,
-        now: float,
     ) -> None:
         self.ctx = ctx
         self.operator = graph.operators[op]
@@ -61,7 +60,7 @@ class HeldState:
         other managers go on."""
         self.epoch = replica_set.epoch
         self.copied_by = -FOREVER
-        self.backup = Backup(self, replica_set, in_sync=False, now=now)
+        self.backup = Backup(self, replica_set, in_sync=False)
 
     def fits(self, layout: str) -> bool:
         """Any state does."""
@@ -78,13 +77,13 @@ class HeldState:
         """Bytes of all versions held, with what their records carry."""
         return self.store.nbytes + sum(version.carried_nbytes for version in self.store.versions)
 
-    def go_on(self, replica_set: ReplicaSet, end: int, now: float) -> None:
+    def go_on(self, replica_set: ReplicaSet, end: int) -> None:
         """Its set has a fresh primary in the next epoch, which goes on from `end`."""
         self.store.rollback(end)
         self.lineage.rollback(end)
         self.epoch = replica_set.epoch
-        self.backup = Backup(self, replica_set, in_sync=True, now=now)
-        self.backup.resumed(end, now)
+        self.backup = Backup(self, replica_set, in_sync=True)
+        self.backup.resumed(end)
 
 
 class Keeper:
@@ -118,20 +117,20 @@ class Keeper:
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """A primary's copy and records, a fresh primary's question, a manager's Freeze."""
         if isinstance(message, Freeze):
-            self._ctx.send(sender, self._freeze(message, now))
+            self._ctx.send(sender, self._freeze(message))
         elif isinstance(message, AskCopy):
-            self._copy_asked(sender, message, now)
+            self._copy_asked(sender, message)
         elif isinstance(message, StateCopy):
-            self._copied(sender, message, now)
+            self._copied(sender, message)
         elif isinstance(message, (StateRecord, AskApplied)):
             held = self.states.get(message.op)
             if held is not None:
-                held.backup.message(sender, message, now)
+                held.backup.message(sender, message)
 
-    def _copied(self, sender: InstanceId, copy: StateCopy, now: float) -> None:
+    def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
         replica_set = self._knowledge.set_of(copy.op)
         if copy.epoch > replica_set.epoch:
             self._ctx.send(sender, AskTopology(self._knowledge.topology.generation))
@@ -143,16 +142,16 @@ class Keeper:
             if self._leaving_due != FOREVER or not self._has_room(copy):
                 return
             held = self.states[copy.op] = HeldState(
-                self._ctx, self._graph, copy.op, self._knowledge, replica_set, now
+                self._ctx, self._graph, copy.op, self._knowledge, replica_set
             )
-        held.backup.message(sender, copy, now)
+        held.backup.message(sender, copy)
 
     def _has_room(self, copy: StateCopy) -> bool:
         nbytes = 0 if copy.state is None else copy.state.nbytes
         held = sum(state.nbytes for state in self.states.values())
         return len(self.states) < limits.keeper_sets_max and held + nbytes <= limits.keeper_state_bytes_max
 
-    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> None:
+    def _copy_asked(self, sender: InstanceId, ask: AskCopy) -> None:
         """A fresh primary, which has no state yet: it goes on from the end, which is the newest version here
         then."""
         replica_set = self._knowledge.set_of(ask.op)
@@ -163,10 +162,10 @@ class Keeper:
         if held is None or held.epoch != ask.epoch or sender != replica_set.primary:
             return
         version = held.store.at_or_below(held.backup.applied)
-        if version is None or version.state is None or now < held.copied_by:
+        if version is None or version.state is None or self._ctx.now < held.copied_by:
             return
         nbytes = version.state.nbytes + version.carried_nbytes
-        held.copied_by = now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
+        held.copied_by = self._ctx.now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
         units = bare(held.lineage.up_to(version.number), self._knowledge)
         known = self._knowledge.completed.snapshot()
         self._ctx.send(
@@ -183,7 +182,7 @@ class Keeper:
             ),
         )
 
-    def _freeze(self, freeze: Freeze, now: float) -> FreezeAnswer | Refused:
+    def _freeze(self, freeze: Freeze) -> FreezeAnswer | Refused:
         """Like a backup's answer."""
         generation = self._knowledge.topology.generation
         if freeze.generation != generation:
@@ -196,7 +195,7 @@ class Keeper:
         held = self.states.get(freeze.name)
         version = None
         if held is not None and held.epoch == freeze.epoch and self._is_named(freeze.name, held):
-            held.backup.freeze(freeze.generation, now)
+            held.backup.freeze(freeze.generation)
             version = held.store.at_or_below(held.backup.applied)
         applied, chain = (None, "") if version is None else (version.number, version.record.chain)
         return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
@@ -217,7 +216,7 @@ class Keeper:
 
     # -- changes ---------------------------------------------------------------------------------------------
 
-    def topology_changed(self, now: float) -> None:
+    def topology_changed(self) -> None:
         """Go on as a keeper of the same epoch or of the next one, or forget the state."""
         for op, held in list(self.states.items()):
             replica_set = self._knowledge.set_of(op)
@@ -226,48 +225,48 @@ class Keeper:
                 if named:
                     held.backup.in_sync = True
                     held.backup.thaw(self._knowledge.topology.generation)
-                    held.backup.apply(now)
+                    held.backup.apply()
                 elif held.backup.in_sync or replica_set.in_sync or replica_set.keepers:
                     del self.states[op]
                 continue
             end = replica_set.end_of(held.epoch)
             version = None if end is None else held.store.find(end)
             if named and end is not None and replica_set.epoch == held.epoch + 1 and version is not None:
-                held.go_on(replica_set, end, now)
+                held.go_on(replica_set, end)
             else:
                 del self.states[op]
 
-    def durable_rose(self, now: float) -> None:
+    def durable_rose(self) -> None:
         """Records may be applied now; not those of an epoch that has just ended: `topology_changed` comes next."""
         for op, held in self.states.items():
             if held.epoch == self._knowledge.set_of(op).epoch:
-                held.backup.apply(now)
+                held.backup.apply()
 
     def requests_completed(self) -> None:
         """Free what was held for complete requests."""
         for held in self.states.values():
             held.lineage.complete(self._knowledge.completed)
 
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """A connection stands again: primaries hear how far their states have come here."""
         for op, held in self.states.items():
             if peer == self._knowledge.set_of(op).primary:
                 held.copied_by = -FOREVER
-            held.backup.peer_up(peer, now)
+            held.backup.peer_up(peer)
 
-    def leave(self, now: float) -> None:
+    def leave(self) -> None:
         """This instance is to end: it asks again and again to be let go, and is a keeper until it is."""
-        self._leaving_due = now + limits.resend_after_s
+        self._leaving_due = self._ctx.now + limits.resend_after_s
         for op, held in self.states.items():
             if (primary := self._knowledge.set_of(op).primary) is not None:
                 self._ctx.send(primary, Leave(op, held.epoch))
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Ask for notices that may be lost; ask again to be let go."""
-        if now >= self._leaving_due:
-            self.leave(now)
+        if self._ctx.now >= self._leaving_due:
+            self.leave()
         for held in self.states.values():
-            held.backup.tick(now)
+            held.backup.tick()
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

@@ -21,27 +21,28 @@ FOREVER = float("inf")
 class Leaving:
     """What a primary knows of who is to end, in one epoch. `some`: there is somebody."""
 
-    def __init__(self, machine: "StatefulMachine", epoch: int, followers: Followers, now: float) -> None:
+    def __init__(self, machine: "StatefulMachine", epoch: int, followers: Followers) -> None:
         self._m = machine
+        self._ctx = machine.ctx
         self._epoch = epoch
         self._followers = followers
         self.some = False
         self.due = FOREVER
-        self._asks_from = now + 2 * limits.resend_after_s if epoch > 1 else now
+        self._asks_from = machine.ctx.now + 2 * limits.resend_after_s if epoch > 1 else machine.ctx.now
         self._called: set[InstanceId] = set()
 
-    def asked(self, sender: InstanceId, epoch: int, now: float) -> None:
+    def asked(self, sender: InstanceId, epoch: int) -> None:
         """A backup asks to be let go."""
         follower = self._followers.all.get(sender)
         if follower is not None and epoch == self._epoch:
             wait_s = 0.0 if follower.keeper else limits.leave_wait_s  # another keeper needs no start
-            follower.leaves_at = min(follower.leaves_at, now + wait_s)
+            follower.leaves_at = min(follower.leaves_at, self._ctx.now + wait_s)
             self.some = True
 
-    def successor(self, now: float) -> InstanceId | None:
+    def successor(self) -> InstanceId | None:
         """A backup in sync that is there to stay. One that is to end as well says so soon after an epoch has
         begun: nothing is handed over before."""
-        return None if now < self._asks_from else next(iter(self._staying()), None)
+        return None if self._ctx.now < self._asks_from else next(iter(self._staying()), None)
 
     def _staying(self) -> list[InstanceId]:
         m, known = self._m, self._followers.all
@@ -52,12 +53,13 @@ class Leaving:
             if item in m.members and item in known and known[item].leaves_at == FOREVER
         ]
 
-    def change(self, draining: bool, now: float) -> Topology | None:
+    def change(self, draining: bool) -> Topology | None:
         """The next step: a substitute joins, then a backup is let go.
 
         A primary that is to end itself (`draining`) lets no backup go: nobody knows who of the two ends
         first.
         """
+        now = self._ctx.now
         m = self._m
         self.due = min(
             (item.leaves_at for item in self._followers.all.values() if item.leaves_at > now), default=FOREVER

@@ -116,26 +116,26 @@ class StatefulMachine(Vertex):
             return []
         ctx = self.ctx
         ctx.begin(now)
-        self.handle(event, now)
+        self.handle(event)
         if self._draining and not self.is_over() and self._has_nothing_to_hand_over():
             self._stop("drained")
         if self.is_over():
             return ctx.up_to_stop()
         if isinstance(event, Tick):
-            self.common_tick(now)
+            self.common_tick()
         if self.primary is not None:
-            self.primary.pump(now)
-        self.flush_acks(now)
+            self.primary.pump()
+        self.flush_acks()
         if isinstance(event, Tick):
             self._ticked_at = now
-            self.outbox.tick(now)
+            self.outbox.tick()
             if self.primary is not None:
-                self.primary.tick(now)
+                self.primary.tick()
             if self.backup is not None:
-                self.backup.tick(now)
+                self.backup.tick()
             if self.fetching is not None:
-                self.fetching.tick(now)
-            self.checkpoints.tick(now)
+                self.fetching.tick()
+            self.checkpoints.tick()
         return ctx.out
 
     def is_over(self) -> bool:
@@ -250,19 +250,19 @@ class StatefulMachine(Vertex):
         """See `Vertex`."""
         return self.primary is not None and self.primary.is_fenced(deps)
 
-    def unit_ready(self, unit: Unit, now: float) -> None:
+    def unit_ready(self, unit: Unit) -> None:
         """See `Vertex`."""
         assert self.primary is not None
-        self.primary.unit_ready(unit, now)
+        self.primary.unit_ready(unit)
 
-    def durable_rose(self, ops: list[str], now: float) -> None:
+    def durable_rose(self, ops: list[str]) -> None:
         """Held records may be applied now; a primary alone may call versions durable."""
         if self.backup is not None:
-            self.backup.apply(now)
+            self.backup.apply()
             if self.operator.name in ops:
                 self.checkpoints.durable_known()
         elif self.primary is not None:
-            self.primary.advance(now)
+            self.primary.advance()
 
     def requests_completed(self) -> None:
         """See `Vertex`."""
@@ -277,59 +277,59 @@ class StatefulMachine(Vertex):
         tokens = self.held_from_slot(query, consumed)
         return SlotAnswer(query.op, query.slot, query.epoch, tokens, (self.operator.name, self.epoch))
 
-    def peer_up(self, peer: InstanceId, now: float) -> None:
+    def peer_up(self, peer: InstanceId) -> None:
         """See `Vertex`."""
         if self.fetching is not None:
-            self.fetching.peer_up(peer, now)
+            self.fetching.peer_up(peer)
         elif self.primary is not None:
-            self.primary.peer_up(peer, now)
+            self.primary.peer_up(peer)
         elif self.backup is not None:
-            self.backup.peer_up(peer, now)
+            self.backup.peer_up(peer)
 
-    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+    def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """See `Vertex`."""
         if self.fetching is not None:
-            self.fetching.peer_down(peer, refused, now)
+            self.fetching.peer_down(peer, refused)
         if self.primary is not None:
-            self.primary.peer_down(peer, refused, now)
+            self.primary.peer_down(peer, refused)
 
-    def members_changed(self, now: float) -> None:
+    def members_changed(self) -> None:
         """See `Vertex`."""
         if self.primary is not None:
-            self.primary.drop_gone(now)
+            self.primary.drop_gone()
 
     # -- events of the model and of etcd ---------------------------------------------------------------------
 
-    def own_event(self, event: Event, now: float) -> None:
+    def own_event(self, event: Event) -> None:
         """See `Vertex`."""
         if isinstance(event, ModelReady):
-            self._model_ready(event, now)
+            self._model_ready(event)
             return
         if isinstance(event, ModelDied):
             self.model_ready = self.warm = self.warming = False
             self.captures_open = 0
             if self.primary is not None:
-                self.primary.model_died(event, now)
+                self.primary.model_died(event)
             self.ctx.emit(RestartModel(event.reason))
             return
         if isinstance(event, CasFailed | CasDone | CasUnknown):
             self.proposing = False
         if isinstance(event, CasFailed | CasDone):
             if self.primary is not None:
-                self.primary.proposal_settled(event, now)
-            self.learn_revision(event.topology, event.revision, now)
+                self.primary.proposal_settled(event)
+            self.learn_revision(event.topology, event.revision)
             return
         if isinstance(event, CasUnknown):
             if self.primary is not None:
-                self.primary.proposal_unknown(now)
+                self.primary.proposal_unknown()
             return
         if isinstance(event, Drain):
-            self._drain(now)
+            self._drain()
             return
         if isinstance(event, Late):
-            self.lateness.late(event.by_s, now)
+            self.lateness.late(event.by_s, self.ctx.now)
             if self.primary is not None:
-                self.primary.late(event.by_s, now)
+                self.primary.late(event.by_s)
             return
         if isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
@@ -344,38 +344,38 @@ class StatefulMachine(Vertex):
         if isinstance(event, Loaded):
             self.warm, self.warming = True, False
             if self.backup is not None:
-                self.backup.preloaded(now)
+                self.backup.preloaded()
                 return
         if self.primary is None:
             if isinstance(event, UpdateWanted):
                 self.ctx.emit(AbandonBatch(event.batch))
         elif isinstance(event, UpdateWanted):
-            self.primary.update_wanted(event, now)
+            self.primary.update_wanted(event)
         elif isinstance(event, BatchDone):
-            self.primary.batch_done(event, now)
+            self.primary.batch_done(event)
         elif isinstance(event, BatchFailed):
-            self.primary.batch_failed(event, now)
+            self.primary.batch_failed(event)
         elif isinstance(event, Captured):
-            self.primary.captured(event, now)
+            self.primary.captured(event)
         elif isinstance(event, Loaded):
-            self.primary.loaded(event, now)
+            self.primary.loaded(event)
 
-    def _drain(self, now: float) -> None:
+    def _drain(self) -> None:
         """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
         by nobody ends at once."""
         self._draining = True
-        self.keeper.leave(now)
+        self.keeper.leave()
         if self.primary is not None:
             self.primary.draining = True
         elif self.backup is not None and self.backup.in_sync:
-            self.backup.leave(now)
+            self.backup.leave()
 
     def _has_nothing_to_hand_over(self) -> bool:
         """Whether nobody needs what this instance holds."""
         leaves = self.backup is None or not self.backup.in_sync
         return leaves and self.primary is None and self.kept is None and not self.keeper.is_needed
 
-    def _model_ready(self, event: ModelReady, now: float) -> None:
+    def _model_ready(self, event: ModelReady) -> None:
         self.model_ready = True
         self.initial = event.state
         self.model_layout = event.layout
@@ -383,13 +383,13 @@ class StatefulMachine(Vertex):
             self.refuse_layout(self.layout)
             return
         if self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance:
-            self.primary.model_ready(event, now)
+            self.primary.model_ready(event)
             return
         if self.backup is not None:
             self.backup.preload()
-        self._take_role(now)
-        self.checkpoints.roles_changed(now)
-        self.judge_undecided(now)
+        self._take_role()
+        self.checkpoints.roles_changed()
+        self.judge_undecided()
 
     def fits(self, layout: str) -> bool:
         """Whether this instance's model can take over a state of that layout, as far as both are known."""
@@ -410,15 +410,15 @@ class StatefulMachine(Vertex):
 
     # -- roles -----------------------------------------------------------------------------------------------
 
-    def topology_changed(self, now: float) -> None:
+    def topology_changed(self) -> None:
         """Take, keep or lose a role; then purge what has become orphan."""
         if self.instance in self.knowledge.topology.revoked:
             self._stop("revoked", keep=True)
             return
-        self._take_role(now)
+        self._take_role()
         if not self._stopped:
             self._drop_kept()
-        self.checkpoints.roles_changed(now)
+        self.checkpoints.roles_changed()
         if not self._stopped:
             self.checkpoints.look()
         if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
@@ -428,10 +428,10 @@ class StatefulMachine(Vertex):
                 self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)
                 return
             self._report_beyond()
-            self.purge_units(now)
-            self.primary.after_purge(now)
+            self.purge_units()
+            self.primary.after_purge()
         if not self._stopped:
-            self._adopt_early_asks(now)
+            self._adopt_early_asks()
 
     def _report_beyond(self) -> None:
         """Upstream a state was lost and began again from less than this one may stem from: that is not
@@ -449,32 +449,32 @@ class StatefulMachine(Vertex):
                 )
                 self.ctx.emit(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
 
-    def _take_role(self, now: float) -> None:
+    def _take_role(self) -> None:
         replica_set = self.knowledge.set_of(self.operator.name)
         if self.fetching is not None and self.fetching.epoch != replica_set.epoch:
             self.fetching = None
         if replica_set.primary == self.instance:
-            self._as_primary(replica_set, now)
+            self._as_primary(replica_set)
             return
         if replica_set.epoch:
             self._restored = None  # somebody else has begun the state
         if self.instance in replica_set.in_sync:
-            self._as_backup(replica_set, now)
+            self._as_backup(replica_set)
         elif self.instance in replica_set.joining:
-            self._as_joiner(replica_set, now)
+            self._as_joiner(replica_set)
         elif not (self.primary is None and self.backup is None):
-            self._left_out(now)
+            self._left_out()
 
-    def _left_out(self, now: float) -> None:
+    def _left_out(self) -> None:
         """It had a role in its set, and has none any more."""
         if self.keeper.is_needed:
-            self._stay_as_keeper(now)
+            self._stay_as_keeper()
         elif self._draining:
             self._stop("drained: the topology has let it go", keep=True)
         else:
             self._stop("deposed: the topology gives this instance no role any more", keep=True)
 
-    def _stay_as_keeper(self, now: float) -> None:
+    def _stay_as_keeper(self) -> None:
         """It has no role in its own set any more, and ends; but not before it is let go where it keeps the
         state of another operator."""
         if self.primary is not None:
@@ -484,19 +484,19 @@ class StatefulMachine(Vertex):
         self.lineage.clear()
         if not self._draining:
             self._draining = True
-            self.keeper.leave(now)
+            self.keeper.leave()
 
-    def _as_primary(self, replica_set: ReplicaSet, now: float) -> None:
+    def _as_primary(self, replica_set: ReplicaSet) -> None:
         if self.primary is not None and self.epoch == replica_set.epoch:
-            self.primary.members_named(replica_set, now)
+            self.primary.members_named(replica_set)
             return
         if not self._resume_kept(replica_set):
             if replica_set.keepers and not self._has_end(replica_set):
-                self._fetch(replica_set, now)
+                self._fetch(replica_set)
                 return
             if self.primary is None and self.backup is None:
                 if self.model_ready:
-                    self._as_first_primary(replica_set, now)
+                    self._as_first_primary(replica_set)
                 return
             if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != replica_set.epoch:
                 # of the epoch before it may have been in sync without having heard of it
@@ -506,7 +506,7 @@ class StatefulMachine(Vertex):
         if end is None or not self._go_back(end):
             self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
             return
-        self._begin_epoch(replica_set.epoch, now)
+        self._begin_epoch(replica_set.epoch)
         self.ctx.emit(
             NoteFailover(
                 self.operator.name, self.knowledge.topology.generation, replica_set.epoch, end, self.instance
@@ -514,10 +514,10 @@ class StatefulMachine(Vertex):
         )
         if self.primary is not None:
             self.primary.retire()
-        self.primary, self.backup = Primary(self, replica_set, now), None
+        self.primary, self.backup = Primary(self, replica_set), None
         self.primary.draining = self._draining
-        self.primary.promoted(now)
-        self._adopt_early_acks(now)
+        self.primary.promoted()
+        self._adopt_early_acks()
 
     def _has_end(self, replica_set: ReplicaSet) -> bool:
         """Whether this instance had a role in the epoch before, and holds what that ended with."""
@@ -525,7 +525,7 @@ class StatefulMachine(Vertex):
         version = None if end is None else self.store.find(end)
         return self.epoch + 1 == replica_set.epoch and version is not None and version.state is not None
 
-    def _fetch(self, replica_set: ReplicaSet, now: float) -> None:
+    def _fetch(self, replica_set: ReplicaSet) -> None:
         """Named primary of a state that only a keeper holds: this instance gets it from there, and begins the
         epoch then."""
         end = replica_set.end_of(replica_set.epoch - 1)
@@ -540,9 +540,9 @@ class StatefulMachine(Vertex):
         self.store.clear()
         self.lineage.clear()
         self.fetching = Fetching(self, replica_set.keepers[0], replica_set.epoch, end)
-        self.fetching.ask(now)
+        self.fetching.ask()
 
-    def fetched(self, copy: StateCopy, now: float) -> None:
+    def fetched(self, copy: StateCopy) -> None:
         """A keeper has given the state: the epoch begins, with the fences that managers have put up
         meanwhile."""
         assert self.fetching is not None, "it was asked for"
@@ -554,28 +554,28 @@ class StatefulMachine(Vertex):
             self.refuse_state(copy.state.defect)
             return
         fences, self.fetching = self.fetching.fences, None
-        self._begin_with(copy, replica_set, now)
+        self._begin_with(copy, replica_set)
         assert self.primary is not None, "begun"
         for fence in fences:
             if fence.generation == self.knowledge.topology.generation:
                 self.primary.fenced(fence)
-        self._adopt_early_acks(now)
-        self._adopt_early_asks(now)
-        self.judge_undecided(now)
+        self._adopt_early_acks()
+        self._adopt_early_asks()
+        self.judge_undecided()
 
     def stop_without_state(self, why: str) -> None:
         """Of a primary that never had its state: it ends, and whoever still has the state may give it to
         another one."""
         self._stop(why)
 
-    def _adopt_early_acks(self, now: float) -> None:
+    def _adopt_early_acks(self) -> None:
         """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
         assert self.primary is not None
         early, self._early_acks = self._early_acks, {}
         for sender, ack in early.items():
-            self.primary.message(sender, ack, now)
+            self.primary.message(sender, ack)
 
-    def _adopt_early_asks(self, now: float) -> None:
+    def _adopt_early_asks(self) -> None:
         """Joiners may learn that they are named before the primary does: they would ask again seconds later
         only."""
         if self.fetching is not None or not self._early_asks:
@@ -587,7 +587,7 @@ class StatefulMachine(Vertex):
         if self.primary is None:
             return
         for sender, ask in early.items():
-            self.primary.message(sender, ask, now)
+            self.primary.message(sender, ask)
 
     def _is_early(self, sender: InstanceId, ask: AskCopy) -> bool:
         """Whether the question for a copy cannot be answered yet, but perhaps once a later topology is known,
@@ -599,14 +599,14 @@ class StatefulMachine(Vertex):
         joining = self.knowledge.set_of(self.operator.name).joining
         return self.primary is None or ask.epoch != self.epoch or sender not in joining
 
-    def _as_first_primary(self, replica_set: ReplicaSet, now: float) -> None:
+    def _as_first_primary(self, replica_set: ReplicaSet) -> None:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins
         again at the reported end."""
         end = replica_set.end_of(replica_set.epoch - 1)
         if end:
-            self._from_checkpoint(replica_set, end, now)
+            self._from_checkpoint(replica_set, end)
             return
-        self._begin_epoch(replica_set.epoch, now)
+        self._begin_epoch(replica_set.epoch)
         version = 0 if end is None else end
         restored, self._restored = (self._restored if replica_set.epoch == 1 else None), None
         if restored is not None and not self.fits(restored.layout):
@@ -617,7 +617,7 @@ class StatefulMachine(Vertex):
         self.store.start(
             StateRecord(self.operator.name, replica_set.epoch, version, -1, (), (), "", state), state
         )
-        self.primary = Primary(self, replica_set, now)
+        self.primary = Primary(self, replica_set)
         if restored is not None:
             self.primary.load_newest()
         if replica_set.epoch > 1:
@@ -630,39 +630,39 @@ class StatefulMachine(Vertex):
                     self.instance,
                 )
             )
-        self.primary.begun(now)
+        self.primary.begun()
 
-    def _from_checkpoint(self, replica_set: ReplicaSet, end: int, now: float) -> None:
+    def _from_checkpoint(self, replica_set: ReplicaSet, end: int) -> None:
         """The state was lost; the set begins again from the checkpoint that this instance has told of."""
         saved = self.checkpoints.saved
         if saved is None or saved.version != end or replica_set.restarted_in != replica_set.epoch:
             self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
             return
         self.checkpoints.saved = None
-        self._begin_with(saved, replica_set, now)
+        self._begin_with(saved, replica_set)
 
-    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet, now: float) -> None:
+    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet) -> None:
         """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is
         the end."""
         self._completion(copy.complete)
-        self._begin_epoch(replica_set.epoch, now)
+        self._begin_epoch(replica_set.epoch)
         self.layout = copy.layout
         record = StateRecord(copy.op, replica_set.epoch, copy.version, -1, (), (), copy.chain, copy.state)
         self.store.start(record, copy.state)
         self.lineage.clear()
         self.lineage.add(copy.units, self.knowledge.completed)
-        self.primary = Primary(self, replica_set, now)
+        self.primary = Primary(self, replica_set)
         self.primary.draining = self._draining
         generation = self.knowledge.topology.generation
         note = NoteFailover(copy.op, generation, replica_set.epoch, copy.version, self.instance)
         self.ctx.emit(note)
-        self.primary.promoted(now)
+        self.primary.promoted()
 
-    def _as_backup(self, replica_set: ReplicaSet, now: float) -> None:
+    def _as_backup(self, replica_set: ReplicaSet) -> None:
         if self.backup is not None and self.epoch == replica_set.epoch:
             self.backup.thaw(self.knowledge.topology.generation)
             self.backup.in_sync = True
-            self.backup.apply(now)
+            self.backup.apply()
             return
         if not self._resume_kept(replica_set) and self.primary is None and self.backup is None:
             self._stop("named in sync without a state")
@@ -671,28 +671,28 @@ class StatefulMachine(Vertex):
         if end is None or not self._go_back(end):
             self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
             return
-        self._begin_epoch(replica_set.epoch, now)
+        self._begin_epoch(replica_set.epoch)
         if self.primary is not None:
             self.primary.retire()
-        self.primary, self.backup = None, Backup(self, replica_set, in_sync=True, now=now)
-        self.backup.resumed(end, now)
+        self.primary, self.backup = None, Backup(self, replica_set, in_sync=True)
+        self.backup.resumed(end)
         if self._draining:
-            self.backup.leave(now)
+            self.backup.leave()
 
-    def _as_joiner(self, replica_set: ReplicaSet, now: float) -> None:
+    def _as_joiner(self, replica_set: ReplicaSet) -> None:
         if not self.model_ready or replica_set.primary is None:
             return
         if self.backup is None and self._draining:
             # It is to end: it joins nothing. One that has handed its set over, and was then dropped and named
             # again before it heard of that, ends now.
             if self.primary is not None:
-                self._left_out(now)
+                self._left_out()
             return
         if self.backup is not None and not self.backup.in_sync and self.epoch == replica_set.epoch:
             return
         if self.backup is not None and self.epoch == replica_set.epoch:
             if self.keeper.is_needed:
-                self._stay_as_keeper(now)
+                self._stay_as_keeper()
                 return
             self._stop(
                 "left out of the set in the meantime: what it once acknowledged must not count for its next "
@@ -701,11 +701,11 @@ class StatefulMachine(Vertex):
             return
         self.store.clear()
         self.lineage.clear()
-        self._begin_epoch(replica_set.epoch, now)
+        self._begin_epoch(replica_set.epoch)
         if self.primary is not None:
             self.primary.retire()
-        self.primary, self.backup = None, Backup(self, replica_set, in_sync=False, now=now)
-        self.backup.ask_copy(now)
+        self.primary, self.backup = None, Backup(self, replica_set, in_sync=False)
+        self.backup.ask_copy()
 
     def _go_back(self, end: int) -> bool:
         """Make the record of `end` the newest one held; False if it is not there."""
@@ -716,7 +716,7 @@ class StatefulMachine(Vertex):
         self.lineage.rollback(end)
         return True
 
-    def _begin_epoch(self, epoch: int, now: float) -> None:
+    def _begin_epoch(self, epoch: int) -> None:
         """All other tokens are dropped: in a new epoch nothing is acknowledged, so what is retained upstream
         flows again."""
         assert epoch > self.epoch, "epochs rise"
@@ -735,14 +735,14 @@ class StatefulMachine(Vertex):
 
     # -- messages --------------------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """Managers' questions, and what only a role understands."""
         if self.fetching is not None and isinstance(message, StateCopy):
-            self.fetching.copied(sender, message, now)
+            self.fetching.copied(sender, message)
         elif isinstance(message, Probe):
             self.ctx.send(sender, self._questions.probe(message))
         elif isinstance(message, Freeze):
-            self.ctx.send(sender, self._questions.freeze(message, now))
+            self.ctx.send(sender, self._questions.freeze(message))
         elif isinstance(message, Fence):
             self.ctx.send(sender, self._questions.fence(message))
         elif (
@@ -752,7 +752,7 @@ class StatefulMachine(Vertex):
         ):
             self._early_acks[sender] = message
             if self.fetching is not None:
-                self.fetching.acknowledged(sender, message, now)
+                self.fetching.acknowledged(sender, message)
                 return
             self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
         elif isinstance(message, AskCopy) and self._is_early(sender, message):
@@ -760,6 +760,6 @@ class StatefulMachine(Vertex):
                 self._early_asks[sender] = message
             self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
         elif self.backup is not None:
-            self.backup.message(sender, message, now)
+            self.backup.message(sender, message)
         elif self.primary is not None:
-            self.primary.message(sender, message, now)
+            self.primary.message(sender, message)

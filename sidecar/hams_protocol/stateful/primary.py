@@ -52,11 +52,11 @@ FOREVER = float("inf")
 class Primary:
     """The primary role of one instance in one epoch."""
 
-    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, now: float) -> None:
+    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet) -> None:
         self._m = machine
         self._ctx = machine.ctx
         self._epoch = replica_set.epoch
-        self._durability = Durability(machine, replica_set, now)
+        self._durability = Durability(machine, replica_set)
         self._execution = Execution(machine, replica_set.epoch, self._durability)
         self._fences = Fences(machine, replica_set.epoch)
         self._batch = 0
@@ -108,19 +108,19 @@ class Primary:
             or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
         )
 
-    def begun(self, now: float) -> None:
+    def begun(self) -> None:
         """The set begins with this primary alone, at a version that the model holds already."""
-        self.advance(now)
+        self.advance()
 
-    def promoted(self, now: float) -> None:
+    def promoted(self) -> None:
         """From backup to primary, or rolled back: load the record of the end, send saved outputs again,
         announce first of all."""
         m = self._m
         self.load_newest()
         for consumed in m.lineage.units():
             for target, token in consumed.outputs:
-                m.outbox.put(target, m.knowledge.bare(token), now)
-        self.advance(now)
+                m.outbox.put(target, m.knowledge.bare(token))
+        self.advance()
 
     def load_newest(self) -> None:
         """Make the model's state that of the newest version."""
@@ -134,12 +134,12 @@ class Primary:
         self._m.warming = True
         self._ctx.emit(LoadState(self._loads, newest.state))
 
-    def loaded(self, event: Loaded, now: float) -> None:
+    def loaded(self, event: Loaded) -> None:
         """The model holds the state asked for last."""
         if event.token == self._loads:
             self.loading = False
 
-    def model_ready(self, event: ModelReady, now: float) -> None:
+    def model_ready(self, event: ModelReady) -> None:
         """A fresh model process takes over the newest version; if that died with the old one before its
         capture, the set must roll back."""
         if not self.needs_rollback:
@@ -163,39 +163,39 @@ class Primary:
 
     # -- forming batches -------------------------------------------------------------------------------------
 
-    def unit_ready(self, unit: Unit, now: float) -> None:
+    def unit_ready(self, unit: Unit) -> None:
         """A unit's join rule is met."""
         if unit.id in self._m.lineage:
             unit.stage = Stage.DONE
         else:
-            self._m.queue.add(unit, now)
+            self._m.queue.add(unit, self._ctx.now)
 
-    def pump(self, now: float) -> None:
+    def pump(self) -> None:
         """Let the next update in, form the next batch."""
         if self._wanted:
-            self._try_update(now)
+            self._try_update()
         m = self._m
         leaving = self._durability.leaving
-        self._durability.find_keeper(now)
+        self._durability.find_keeper()
         if self.draining or leaving.some:
             risky = any(unit.attempts for unit in self._running)
-            self._durability.arrange(self.draining, risky, now)
-        if self.draining and leaving.successor(now) is not None:
+            self._durability.arrange(self.draining, risky)
+        if self.draining and leaving.successor() is not None:
             if not self._running and not self.loading:
-                self._hand_over(now)
+                self._hand_over()
         elif self._durability.is_handed_over:
-            self._durability.settle(now)
+            self._durability.settle()
         elif not self._running and not self.loading and m.model_ready:
-            self._form_batches(now)
+            self._form_batches()
 
-    def _form_batches(self, now: float) -> None:
+    def _form_batches(self) -> None:
         """Run what may run, until a batch is under way or nothing is left."""
         m = self._m
-        m.attempts.turn(m.queue, self._may_run_alone, now)
+        m.attempts.turn(m.queue, self._may_run_alone)
         if m.attempts.holds or (m.mode.replicates and self.undurable > m.operator.window):
             return
         while not (self._running or m.attempts.holds):
-            units = m.queue.take(now)
+            units = m.queue.take(self._ctx.now)
             if not units:
                 return
             runnable: list[Unit] = []
@@ -205,22 +205,22 @@ class Primary:
                     continue
                 forward = self._passed_on(unit, runnable)
                 if forward is None:
-                    if not unit.attempts or m.attempts.may_run(unit, m.queue, self._may_run_alone, now):
+                    if not unit.attempts or m.attempts.may_run(unit, m.queue, self._may_run_alone):
                         runnable.append(unit)
                 elif self._durability.window_open:
-                    self._execution.record_forward(unit, forward, now)
+                    self._execution.record_forward(unit, forward)
                 else:
                     for later in reversed([*runnable, *units[index:]]):
-                        m.queue.add_first(later, now)
+                        m.queue.add_first(later, self._ctx.now)
                     return
             if runnable:
                 self._start(runnable)
 
-    def _hand_over(self, now: float) -> None:
+    def _hand_over(self) -> None:
         """Nobody has died of who is announced to run alone: it is called off first, and said."""
-        self._m.attempts.call_off(now)
+        self._m.attempts.call_off()
         if not self._m.attempts.holds:
-            self._durability.hand_over(now)
+            self._durability.hand_over()
 
     def _passed_on(self, unit: Unit, batch: list[Unit]) -> Forward | None:
         """What a unit makes without the model, if anything. Lanes of one request, in `batch` or in the state,
@@ -252,14 +252,14 @@ class Primary:
         """Fenced out for now: it comes back with the next topology."""
         unit.reset()
 
-    def after_purge(self, now: float) -> None:
+    def after_purge(self) -> None:
         """A newer topology ended any fence: units set aside are judged again, and what was applied meanwhile
         may be durable."""
         self._fences.clear()
-        self.advance(now)
+        self.advance()
         for unit in self._m.joins.units():
             if unit.stage is Stage.WAITING:
-                self._m.unit_changed(unit, now)
+                self._m.unit_changed(unit)
 
     def _start(self, units: list[Unit]) -> None:
         """Where nothing stands against the update by now, the model need not ask: nothing that comes later
@@ -282,14 +282,14 @@ class Primary:
         """Batches of earlier epochs must not be taken for this one's."""
         return self._epoch * BATCHES_PER_EPOCH + self._batch
 
-    def update_wanted(self, event: UpdateWanted, now: float) -> None:
+    def update_wanted(self, event: UpdateWanted) -> None:
         """The model stands before its update stage; `pump` lets it in."""
         if event.batch == self._batch_id() and self._running:
             self._wanted = True
         else:
             self._ctx.emit(AbandonBatch(event.batch))
 
-    def _try_update(self, now: float) -> None:
+    def _try_update(self) -> None:
         m = self._m
         valid = [unit for unit in self._running if self._still_runs(unit)]
         if len(valid) < len(self._running):
@@ -313,17 +313,17 @@ class Primary:
 
     # -- finishing batches -----------------------------------------------------------------------------------
 
-    def batch_done(self, event: BatchDone, now: float) -> None:
+    def batch_done(self, event: BatchDone) -> None:
         """Number the units, release the outputs, capture the state."""
         if event.batch != self._batch_id() or not self._running:
             return
         m = self._m
-        m.attempts.survived(self._running, now)
+        m.attempts.survived(self._running)
         running = {unit.id: unit for unit in self._running}
         valid = all(self._still_runs(unit) for unit in self._running)
         fenced = any(m.is_fenced(m.joins.deps(unit)) for unit in self._running if unit.stage is Stage.RUNNING)
         if event.updated and (not valid or fenced):
-            self._undo(now)
+            self._undo()
             return
         self._running = []
         refused = [result for result in event.results if result.refused]
@@ -331,7 +331,7 @@ class Primary:
             unit = running[result.unit]
             unit.refused.update(token.source for token in unit.used)
             unit.reset()
-            m.unit_changed(unit, now)
+            m.unit_changed(unit)
         kept = [
             (running[result.unit], result)
             for result in event.results
@@ -346,12 +346,12 @@ class Primary:
                 self._reload()
             return
         deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in kept)])
-        self._execution.execute(kept, m.knowledge.prune(deps), event.updated, now)
+        self._execution.execute(kept, m.knowledge.prune(deps), event.updated)
 
-    def _undo(self, now: float) -> None:
+    def _undo(self) -> None:
         """An input became orphan or fenced during the update: reload the version captured before; the others
         run again."""
-        self._run_again(now)
+        self._run_again()
         self._reload()
 
     def _reload(self) -> None:
@@ -360,15 +360,15 @@ class Primary:
         if self._m.mode.replicates:
             self.load_newest()
 
-    def _run_again(self, now: float) -> None:
+    def _run_again(self) -> None:
         """The batch is off: its units queue again, before all others."""
         for unit in reversed(self._running):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
-                self._m.queue.add_first(unit, now)
+                self._m.queue.add_first(unit, self._ctx.now)
         self._running = []
 
-    def batch_failed(self, event: BatchFailed, now: float) -> None:
+    def batch_failed(self, event: BatchFailed) -> None:
         """Told to abandon: the rest runs again. The model raised: the units run one per batch, and one that
         fails alone gets the error."""
         if event.batch != self._batch_id() or not self._running:
@@ -376,7 +376,7 @@ class Primary:
         alone = len(self._running) == 1 and not self._abandoning
         unit = self._running[0]
         if alone and self._still_runs(unit):
-            self._m.attempts.survived(self._running, now)
+            self._m.attempts.survived(self._running)
             if event.updated:
                 self._reload()
             self._running = []
@@ -385,29 +385,29 @@ class Primary:
                 return
             result = UnitResult(unit.id, error=event.message)
             deps = self._m.knowledge.prune(merge([self._execution.deps, self._m.joins.deps(unit)]))
-            self._execution.execute([(unit, result)], deps, False, now)
+            self._execution.execute([(unit, result)], deps, False)
             return
         if not self._abandoning:
             for other in self._running:
                 self._m.attempts.isolate(other)
         if event.updated:
-            self._undo(now)
+            self._undo()
         else:
-            self._run_again(now)
+            self._run_again()
 
-    def model_died(self, event: ModelDied, now: float) -> None:
+    def model_died(self, event: ModelDied) -> None:
         """Say which requests were in it, tell the managers; what was captured survives in this proxy."""
         m = self._m
-        m.attempts.died(self._running, now)
+        m.attempts.died(self._running)
         for unit in reversed(self._running):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
-                m.queue.add_first(unit, now)
+                m.queue.add_first(unit, self._ctx.now)
         self._running = []
         self._wanted = False
         self._execution.capturing = None
         self.loading = True
-        self._suspected_at = now
+        self._suspected_at = self._ctx.now
         self._suspect_itself(event.reason)
 
     def _suspect_itself(self, reason: str) -> None:
@@ -416,9 +416,9 @@ class Primary:
 
     # -- messages and managers -------------------------------------------------------------------------------
 
-    def message(self, sender: InstanceId, message: Message, now: float) -> None:
+    def message(self, sender: InstanceId, message: Message) -> None:
         """What followers, waiting proxies and owners downstream say."""
-        self._durability.message(sender, message, now)
+        self._durability.message(sender, message)
 
     def is_fenced(self, deps: Deps) -> bool:
         """Whether a dependency lies above the ends of a fence in force."""
@@ -441,11 +441,11 @@ class Primary:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Resend, shrink, ask again; say again that it cannot go on."""
-        self._durability.tick(self._execution.deps, now)
-        if now >= self._suspected_at + limits.suspect_again_after_s:
-            self._suspected_at = now if self.needs_rollback else FOREVER
+        self._durability.tick(self._execution.deps)
+        if self._ctx.now >= self._suspected_at + limits.suspect_again_after_s:
+            self._suspected_at = self._ctx.now if self.needs_rollback else FOREVER
             if self.needs_rollback:
                 self._suspect_itself("its model died with versions that were not captured")
 

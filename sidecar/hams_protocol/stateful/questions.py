@@ -47,7 +47,7 @@ class Questions:
             (*reports, *m.checkpoints.report(), *m.keeper.reports()),
         )
 
-    def freeze(self, freeze: Freeze, now: float) -> FreezeAnswer | Refused:
+    def freeze(self, freeze: Freeze) -> FreezeAnswer | Refused:
         """Take no record of this epoch any more; how far has it been applied?"""
         m = self._m
         generation = m.knowledge.topology.generation
@@ -59,7 +59,7 @@ class Questions:
             )
         version = None
         if m.backup is not None and m.backup.in_sync and m.epoch == freeze.epoch:
-            m.backup.freeze(freeze.generation, now)
+            m.backup.freeze(freeze.generation)
             version = m.store.at_or_below(m.backup.applied)
         elif m.kept is not None and m.kept.epoch == freeze.epoch:
             version = m.kept.newest(m.knowledge)

@@ -73,7 +73,7 @@ MUTANTS: dict[str, Mutant] = {
                 "vertex",
                 "Vertex._close",
                 "deps = self.knowledge.prune(self.joins.deps(unit, every=True))",
-                "return []",
+                "return",
             ),
         ),
     ),
@@ -169,7 +169,7 @@ MUTANTS: dict[str, Mutant] = {
                 "for peer in replica_set.members:\n"
                 "    if (peer, replica_set.epoch) not in inquiry.asked:\n"
                 "        inquiry.asked.add((peer, replica_set.epoch))\n"
-                "        effects.append(Send(peer, query))\n"
+                "        self.ctx.send(peer, query)\n"
                 "leader = (replica_set.primary, replica_set.epoch)",
             ),
         ),

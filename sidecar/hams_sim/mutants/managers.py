@@ -37,8 +37,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.attempt",
                 "Attempt.freeze_answer",
-                "return self._decide(move) if len(move.answers) == len(move.asked) else []",
-                "return self._decide(move)",
+                "elif len(move.answers) == len(move.asked):",
+                "else:",
             ),
         ),
     ),
@@ -91,8 +91,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.attempt",
                 "Attempt.fence_answer",
-                "if not answer.tainted:\n    question.clean = True\n    return []",
-                "question.clean = True\nreturn []",
+                "if not answer.tainted:\n    question.clean = True\n    return",
+                "question.clean = True\nreturn",
             ),
             Edit(
                 "stateful.machine",
@@ -133,8 +133,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.attempt",
                 "Attempt._freeze_kept",
-                "effects: list[Effect] = []",
-                "return []\neffects: list[Effect] = []",
+                "before = self._question",
+                "return False",
             ),
         ),
     ),
@@ -147,12 +147,12 @@ MUTANTS: dict[str, Mutant] = {
                 "Losses._waits_for_checkpoints",
                 "waits = False",
                 "waits = False\n"
-                "began = self._awaited_since.setdefault((item.name, item.epoch, item.primary), now)",
+                "began = self._awaited_since.setdefault((item.name, item.epoch, item.primary), self._ctx.now)",
             ),
             Edit(
                 "recovery.losses",
                 "Losses._waits_for_checkpoints",
-                "since = self._awaited_since.setdefault((item.name, item.epoch, name), now)",
+                "since = self._awaited_since.setdefault((item.name, item.epoch, name), self._ctx.now)",
                 "since = began",
             ),
             Edit("recovery.losses", "Losses.ask_saved", "and key[2] in self._m.members", ""),
@@ -209,8 +209,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.attempt",
                 "Attempt._fence_downstream",
-                "effects: list[Effect] = []",
-                "return []\neffects: list[Effect] = []",
+                "for op in self._graph.data.operators:",
+                "for op in ():",
             ),
         ),
     ),
@@ -239,8 +239,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.attempt",
                 "Attempt._freeze_keepers",
-                "effects: list[Effect] = []",
-                "return []\neffects: list[Effect] = []",
+                "move.rolls_back = True",
+                "return",
             ),
         ),
     ),

@@ -48,9 +48,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "poison",
                 "Attempts.tick",
-                "return [effect for word in self._open.values() "
-                "if now >= word.due for effect in self._say(word, now)]",
-                "return []",
+                "for word in self._open.values():",
+                "for word in ():",
             ),
             Edit("poison", "Attempts.deadline", "if not self._open:\n    return FOREVER", "return FOREVER"),
         ),
@@ -86,7 +85,7 @@ MUTANTS: dict[str, Mutant] = {
                 "vertex",
                 "Vertex.purge_units",
                 "for unit in self.joins.units():",
-                "return effects\nfor unit in self.joins.units():",
+                "return\nfor unit in self.joins.units():",
             ),
         ),
     ),
@@ -198,11 +197,11 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateless",
                 "StatelessMachine._inquire_on",
-                "effects += self._ask_leaders(inquiry)",
+                "self._ask_leaders(inquiry)",
                 "for name, epoch in list(inquiry.sets.items()):\n"
                 "    if self.knowledge.set_of(name).epoch > epoch:\n"
                 "        del inquiry.sets[name]\n"
-                "effects += self._ask_leaders(inquiry)",
+                "self._ask_leaders(inquiry)",
             ),
         ),
     ),
@@ -227,7 +226,7 @@ MUTANTS: dict[str, Mutant] = {
                 "Vertex.deliver",
                 "if token.request in knowledge.completed:",
                 "if token.payload is not None and token.payload.defect:\n"
-                "    return []\n"
+                "    return\n"
                 "if token.request in knowledge.completed:",
             ),
         ),

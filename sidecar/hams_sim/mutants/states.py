@@ -10,8 +10,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.backup",
                 "Backup.freeze",
-                "self._thaw_at = now + limits.frozen_max_s",
-                "self._thaw_at = now + limits.frozen_max_s\nself._held.clear()",
+                "self._thaw_at = self._ctx.now + limits.frozen_max_s",
+                "self._thaw_at = self._ctx.now + limits.frozen_max_s\nself._held.clear()",
             ),
         ),
     ),
@@ -150,8 +150,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.machine",
                 "StatefulMachine._as_joiner",
-                "return [] if self.primary is None else self._left_out(now)",
-                "return []",
+                "if self.primary is not None:\n    self._left_out()",
+                "",
             ),
         ),
     ),
@@ -236,7 +236,7 @@ MUTANTS: dict[str, Mutant] = {
     "frozen-keeper-goes-on": Mutant(
         "a keeper that has answered a Freeze goes on applying records",
         "7.2",
-        (Edit("stateful.keeper", "Keeper._freeze", "held.backup.freeze(freeze.generation, now)", "pass"),),
+        (Edit("stateful.keeper", "Keeper._freeze", "held.backup.freeze(freeze.generation)", "pass"),),
     ),
     "frozen-takes-records": Mutant(
         "a frozen backup goes on taking records of the old epoch",
@@ -289,8 +289,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.advance",
-                "return effects + m.keeper.durable_rose(now)",
-                "return effects",
+                "m.keeper.durable_rose()",
+                "",
             ),
         ),
     ),
@@ -337,8 +337,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.drop_gone",
-                "return self._propose(changed, now)",
-                "self._followers.all[member].ack = False\nreturn self._propose(changed, now)",
+                "self._propose(changed)",
+                "self._followers.all[member].ack = False\nself._propose(changed)",
             ),
         ),
     ),
@@ -366,8 +366,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.primary",
                 "Primary.promoted",
-                "effects: list[Effect] = self.load_newest()",
-                "effects: list[Effect] = []",
+                "self.load_newest()",
+                "",
             ),
         ),
     ),
@@ -383,9 +383,9 @@ MUTANTS: dict[str, Mutant] = {
             ),
             Edit(
                 "stateful.primary",
-                "Primary.pump",
-                "if m.mode.replicates and self.undurable > m.operator.window:",
-                "if False:",
+                "Primary._form_batches",
+                "if m.attempts.holds or (m.mode.replicates and self.undurable > m.operator.window):",
+                "if m.attempts.holds:",
             ),
         ),
     ),
@@ -401,7 +401,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.tick",
-                "effects += self._ask_durable(self._oldest_pending())",
+                "self._ask_durable(self._oldest_pending())",
                 "pass",
             ),
         ),
@@ -501,8 +501,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.leaving",
                 "Leaving.__init__",
-                "self._asks_from = now + 2 * limits.resend_after_s if epoch > 1 else now",
-                "self._asks_from = now",
+                "self._asks_from = machine.ctx.now + 2 * limits.resend_after_s if epoch > 1 else machine.ctx.now",
+                "self._asks_from = machine.ctx.now",
             ),
         ),
     ),
