@@ -42,4 +42,8 @@ class Context:
 
 
 class InvariantError(Exception):
-    """A rule of protocol.md does not hold here: this instance must not go on (ours, not retryable)."""
+    """A rule of protocol.md does not hold here: this instance must not go on (ours, not retryable).
+
+    This is how the core states a rule. An `assert` tells the type checker what the lines around it have made
+    so.
+    """

@@ -14,7 +14,7 @@ from hams_protocol import limits
 from hams_protocol.context import Context
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import Knowledge, Status
-from hams_protocol.messages import Attempt, Deliver, Token, TokenAck
+from hams_protocol.messages import Attempt, Deliver, Token, TokenAck, TokenAcks
 
 
 class Retained:
@@ -104,6 +104,11 @@ class Outbox:
     def requests(self) -> list[RequestId]:
         """Requests for which something is retained."""
         return list(self._requests)
+
+    def acknowledged(self, sender: InstanceId, acks: TokenAcks) -> None:
+        """The owner `sender` holds these values."""
+        for ack in acks.acks:
+            self.acknowledge(sender, ack)
 
     def acknowledge(self, sender: InstanceId, ack: TokenAck) -> None:
         """The owner `sender` holds a value. It counts for this value, this owner and this epoch only."""

@@ -151,7 +151,7 @@ class Attempts:
         """Whether no batch is formed: a death now would be counted for who is not running."""
         return self._holds_until != FOREVER and not self.is_settled()
 
-    def acknowledged(self, ack: AttemptAck) -> None:
+    def acknowledged(self, sender: InstanceId, ack: AttemptAck) -> None:
         """An owner upstream has noted it."""
         word = self._open.get((ack.source, ack.request, ack.lane))
         if word is not None and word.serial == ack.serial:

@@ -91,7 +91,7 @@ class StatelessMachine(Vertex):
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
         super().__init__(graph, op, instance)
-        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, op)
+        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
         self._owned: dict[int, int] = {}
         self._slots = 0
         self._fans_out = len(self.operator.targets) > 1

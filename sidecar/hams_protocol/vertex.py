@@ -17,18 +17,18 @@ from hams_protocol.batching import BatchQueue
 from hams_protocol.context import Context
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
+from hams_protocol.gossip import Gossip
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
+from hams_protocol.handlers import Handlers
 from hams_protocol.ids import InstanceId, Lane, RequestId, ValueId
 from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name, fan_of
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
-    AskTopology,
     Attempt,
     AttemptAck,
     Completion,
     Deliver,
     Durable,
-    Heartbeat,
     Kind,
     Message,
     ModelError,
@@ -81,6 +81,9 @@ class Vertex(ABC):
         self._acks: dict[InstanceId, list[TokenAck]] = {}
         self._acks_due = FOREVER
         self._values = 0
+        self._handlers = Handlers()
+        self.gossip = Gossip(self.ctx, self.knowledge, self._handlers)
+        self._listen()
 
     # -- what subclasses say ---------------------------------------------------------------------------------
 
@@ -156,54 +159,45 @@ class Vertex(ABC):
     def message(self, sender: InstanceId, message: Message) -> None:
         """A message that only some roles understand."""
 
+    def _listen(self) -> None:
+        """What every operator instance understands; the rest is for its role, or its keeper."""
+        on = self._handlers.on
+        on(Deliver, self.deliver)
+        on(TokenAcks, self.outbox.acknowledged)
+        on(Durable, self._announced)
+        on(Completion, self._completed)
+        on(TopologyNews, self._news)
+        on(SlotQuery, self._slot_query)
+        on(Attempt, self._attempted)
+        on(AttemptAck, self.attempts.acknowledged)
+        on(StateCopy, self._copied)
+
     def _received(self, sender: InstanceId, message: Message) -> None:
-        if isinstance(message, Deliver):
-            self.deliver(sender, message)
-            return
-        if isinstance(message, TokenAcks):
-            for ack in message.acks:
-                self.outbox.acknowledge(sender, ack)
-            return
-        if isinstance(message, Durable):
-            self._announced(message)
-            return
-        if isinstance(message, Completion):
-            self._completion(message)
-            return
-        if isinstance(message, Heartbeat):
-            known_generation = self.knowledge.topology.generation
-            if message.generation > known_generation:
-                self.ctx.send(sender, AskTopology(known_generation))
-            return
-        if isinstance(message, TopologyNews):
-            self.learn_topology(TopologyLearnt(message.topology, -1))
-            return
-        if isinstance(message, AskTopology):
-            known = self.knowledge.topology
-            if known.generation > message.generation:
-                self.ctx.send(sender, TopologyNews(known, self.knowledge.revision))
-            return
-        if isinstance(message, SlotQuery):
-            self._slot_query(sender, message)
-            return
-        if isinstance(message, Attempt):
-            noted = self.outbox.attempted(sender, message) or message.request in self.knowledge.completed
-            if noted:
-                self.ctx.send(
-                    sender, AttemptAck(message.source, message.request, message.lane, message.serial)
-                )
-            return
-        if isinstance(message, AttemptAck):
-            self.attempts.acknowledged(message)
-            return
-        if isinstance(message, StateCopy):
-            self._completion(message.complete)  # what completes no later broadcast may say anything new of
+        handler = self._handlers.find(message)
+        if handler is not None:
+            handler(sender, message)
+        else:
+            self._for_a_part(sender, message)
+
+    def _for_a_part(self, sender: InstanceId, message: Message) -> None:
         if self.keeper.is_for(message):
             self.keeper.message(sender, message)
         else:
             self.message(sender, message)
 
-    def _announced(self, notice: Durable) -> None:
+    def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
+        """A state tells of completed requests, too: of what completes no later broadcast may say anything new."""
+        self.complete(copy.complete)
+        self._for_a_part(sender, copy)
+
+    def _attempted(self, sender: InstanceId, word: Attempt) -> None:
+        if self.outbox.attempted(sender, word) or word.request in self.knowledge.completed:
+            self.ctx.send(sender, AttemptAck(word.source, word.request, word.lane, word.serial))
+
+    def _news(self, sender: InstanceId, news: TopologyNews) -> None:
+        self.learn_topology(TopologyLearnt(news.topology, -1))
+
+    def _announced(self, sender: InstanceId, notice: Durable) -> None:
         risen = self.knowledge.announce(notice)
         if risen:
             self.durable_rose(risen)
@@ -243,7 +237,7 @@ class Vertex(ABC):
         epoch = knowledge.source_epoch(token.source, token.request)
         if message.epoch < epoch:
             if not again:
-                self.ctx.send(sender, TopologyNews(knowledge.topology, knowledge.revision))
+                self.gossip.tell(sender)
             return
         if message.epoch > epoch:
             if (
@@ -310,7 +304,7 @@ class Vertex(ABC):
 
     def _hold(self, sender: InstanceId, message: Deliver) -> None:
         self._undecided.append((sender, message))
-        self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
+        self.gossip.ask(sender)
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId) -> None:
         token = message.token
@@ -375,7 +369,11 @@ class Vertex(ABC):
                 continue
             self.unit_changed(unit)
 
-    def _completion(self, message: Completion) -> None:
+    def _completed(self, sender: InstanceId, message: Completion) -> None:
+        self.complete(message)
+
+    def complete(self, message: Completion) -> None:
+        """Requests have completed: free what was held for them."""
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
             self.attempts.drop_complete()

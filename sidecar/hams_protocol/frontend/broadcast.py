@@ -8,7 +8,7 @@ lives; whoever sends a token of a complete request is told at once.
 from collections.abc import Iterable
 
 from hams_protocol import limits
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Completion
 
@@ -16,7 +16,7 @@ from hams_protocol.messages import Completion
 class CompletionBroadcast:
     """Coalesced completion notices of the shards owned by this instance."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: FrontendContext) -> None:
         self._ctx = ctx
         self._fresh: dict[int, list[int]] = {}
         self._asked: set[InstanceId] = set()

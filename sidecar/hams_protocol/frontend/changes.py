@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hams_protocol import limits
 from hams_protocol.effects import Propose
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
@@ -24,7 +24,7 @@ class Changes:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: FrontendContext,
         roles: ShardRoles,
         keeper: Keeper,
         clients: Callable[[], int],

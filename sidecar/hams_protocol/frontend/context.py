@@ -1,7 +1,7 @@
 """What the parts of one frontend machine share: who they are, what they know, and the effects of the step
 they are in."""
 
-from hams_protocol import context
+from hams_protocol.context import Context
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
@@ -12,7 +12,7 @@ from hams_protocol.modes import ModePolicy
 FOREVER = float("inf")
 
 
-class Context(context.Context):
+class FrontendContext(Context):
     """Shared by the parts of one frontend.
 
     `down` are the peers whose connection is broken, since when; at the address of the `refused` ones nobody

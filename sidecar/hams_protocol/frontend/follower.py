@@ -6,7 +6,7 @@ applies an entry only when its owner says that it is committed, so a tail can st
 """
 
 from hams_protocol import limits
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.log import ShardLog, log_of
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import AskCopy, Leave, LogAck, LogAppend, LogCopy
@@ -17,7 +17,7 @@ class ShardFollower:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: FrontendContext,
         shard: int,
         name: str,
         epoch: int,

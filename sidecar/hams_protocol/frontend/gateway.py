@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from hams_protocol import limits
 from hams_protocol.effects import Answer, NotServed, Outcome, Replied
 from hams_protocol.events import ClientRequest
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.owner import ShardOwner
 from hams_protocol.ids import InstanceId
 from hams_protocol.keys import own_part
@@ -38,7 +38,7 @@ class Waiting:
 class Gateway:
     """All waiting clients of one frontend."""
 
-    def __init__(self, ctx: Context, owners: dict[int, ShardOwner]) -> None:
+    def __init__(self, ctx: FrontendContext, owners: dict[int, ShardOwner]) -> None:
         self._ctx = ctx
         self._owners = owners
         self._shards = ctx.graph.data.frontend.shards
@@ -223,7 +223,7 @@ class Gateway:
             else Replied(outcome.request, outcome.tokens, outcome.error),
         )
 
-    def answer_came(self, message: ClientForwardAnswer) -> None:
+    def answer_came(self, sender: InstanceId, message: ClientForwardAnswer) -> None:
         """Another frontend has an outcome."""
         if message.request is not None:
             self._finish(message.counter, Replied(message.request, message.tokens, message.error))

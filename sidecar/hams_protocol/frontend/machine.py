@@ -11,7 +11,7 @@ it never guesses when its log does not fit the topology (it stops and says so), 
 frozen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hams_protocol.effects import Effect, NotServed, Stop
 from hams_protocol.events import (
@@ -31,7 +31,7 @@ from hams_protocol.events import (
 )
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.changes import Changes
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.gateway import Gateway, answer_message
 from hams_protocol.frontend.kept import KeptLogs
 from hams_protocol.frontend.questions import Questions
@@ -39,13 +39,14 @@ from hams_protocol.frontend.roles import Misfit, ShardRoles
 from hams_protocol.frontend.sinks import SinkDesk
 from hams_protocol.frontend.status import ShardStatus
 from hams_protocol.frontend.waits import Waits
+from hams_protocol.gossip import Gossip
 from hams_protocol.graph import FRONTEND, Graph
+from hams_protocol.handlers import Handlers
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
     AskApplied,
     AskCopy,
-    AskTopology,
     Attempt,
     AttemptAck,
     ClientForward,
@@ -56,7 +57,6 @@ from hams_protocol.messages import (
     Durable,
     Fence,
     Freeze,
-    Heartbeat,
     Leave,
     LogAck,
     LogAppend,
@@ -84,21 +84,23 @@ class FrontendMachine:
     def __init__(self, graph: Graph, instance: InstanceId, kept: KeptLogs | None = None) -> None:
         self.graph = graph
         self.instance = instance
-        self._ctx = Context(graph, instance)
+        self._ctx = FrontendContext(graph, instance)
+        self._handlers = Handlers()
+        self._gossip = Gossip(self._ctx, self._ctx.knowledge, self._handlers)
         self._waits = Waits(self._ctx)
         self._broadcast = CompletionBroadcast(self._ctx)
         self._roles = ShardRoles(self._ctx, self._waits, kept, self._released, self._broadcast.add)
         self._owners = self._roles.owners
         self._followers = self._roles.followers
         self._outbox = self._roles.outbox
-        self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
+        self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast, self._gossip)
         self._gateway = Gateway(self._ctx, self._owners)
-        self.keeper = Keeper(self._ctx, graph, instance, self._ctx.knowledge, FRONTEND)
+        self.keeper = Keeper(self._ctx, graph, instance, self._ctx.knowledge, self._gossip, FRONTEND)
         self._questions = Questions(self._ctx, self._roles, self.keeper)
         self._changes = Changes(self._ctx, self._roles, self.keeper, lambda: len(self._gateway), self._stop)
         self._due = FOREVER
         self._stopped = False
-        self._handlers: dict[type, Callable[[InstanceId, Message], None]] = self._table()
+        self._listen_to_peers()
 
     # -- the machine -----------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class FrontendMachine:
         always = False
         for event in events:
             if isinstance(event, Received):
-                handler = self._handlers.get(type(event.message))
+                handler = self._handlers.find(event.message)
                 if handler is not None:
                     handler(event.sender, event.message)
             elif isinstance(event, ClientRequest):
@@ -263,57 +265,40 @@ class FrontendMachine:
         if self.keeper.deadline() <= now:
             self.keeper.tick()
 
-    def _table(self) -> dict[type, Callable[[InstanceId, Message], None]]:
-        return {
-            Deliver: self._on_deliver,
-            TokenAcks: self._on_acks,
-            Attempt: self._on_attempt,
-            Durable: self._on_durable,
-            LogAck: self._on_log_ack,
-            LogAppend: self._on_append,
-            LogCopy: self._on_copy,
-            AskCopy: self._on_ask_copy,
-            Leave: self._on_leave,
-            ClientForward: self._on_forward,
-            ClientForwardHeld: self._on_forward_held,
-            ClientForwardAnswer: self._on_forward_answer,
-            Completion: self._on_completion,
-            Heartbeat: self._on_heartbeat,
-            TopologyNews: self._on_news,
-            AskTopology: self._on_ask_topology,
-            SlotQuery: self._on_slot_query,
-            Probe: self._on_probe,
-            Freeze: self._on_freeze,
-            StateCopy: self._on_kept,
-            StateRecord: self._on_kept,
-            AskApplied: self._on_kept,
-            Fence: self._on_fence,
-        }
+    def _listen_to_peers(self) -> None:
+        on = self._handlers.on
+        on(Deliver, self._sinks.deliver)
+        on(TokenAcks, self._outbox.acknowledged)
+        on(Attempt, self._on_attempt)
+        on(Durable, self._on_durable)
+        on(LogAck, self._on_log_ack)
+        on(LogAppend, self._on_append)
+        on(LogCopy, self._on_copy)
+        on(AskCopy, self._on_ask_copy)
+        on(Leave, self._on_leave)
+        on(ClientForward, self._on_forward)
+        on(ClientForwardHeld, self._gateway.held)
+        on(ClientForwardAnswer, self._gateway.answer_came)
+        on(Completion, self._on_completion)
+        on(TopologyNews, self._on_news)
+        on(SlotQuery, self._on_slot_query)
+        on(Probe, self._on_probe)
+        on(Freeze, self._on_freeze)
+        on(StateCopy, self._on_kept)
+        on(StateRecord, self._on_kept)
+        on(AskApplied, self._on_kept)
+        on(Fence, self._on_fence)
 
     # -- tokens and notices ----------------------------------------------------------------------------------
 
-    def _on_deliver(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Deliver)
-        self._sinks.deliver(sender, message)
-
-    def _on_acks(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, TokenAcks)
-        for ack in message.acks:
-            self._outbox.acknowledge(sender, ack)
-
-    def _on_attempt(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Attempt)
+    def _on_attempt(self, sender: InstanceId, message: Attempt) -> None:
         owns = message.request.shard in self._owners
         if (
             self._outbox.attempted(sender, message) or owns
         ):  # what an owner has not retained is complete, or has its reply
             self._ctx.send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))
 
-    def _on_durable(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Durable)
-        self._announced(message)
-
-    def _announced(self, notice: Durable) -> None:
+    def _on_durable(self, sender: InstanceId, notice: Durable) -> None:
         risen = self.knowledge.announce(notice)
         if risen and self.keeper.states:
             self.keeper.durable_rose()
@@ -323,48 +308,42 @@ class FrontendMachine:
                 if owner is not None and owner.live.get(token.request.n) is live:
                     owner.settle(live, number, token)
 
-    def _on_completion(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Completion)
+    def _on_completion(self, sender: InstanceId, message: Completion) -> None:
         self.knowledge.completed.learn(message)
 
     # -- the log ---------------------------------------------------------------------------------------------
 
-    def _on_append(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, LogAppend)
+    def _on_append(self, sender: InstanceId, message: LogAppend) -> None:
         follower = self._followers.get(message.shard)
         known = self.knowledge.set_of(self.graph.shard_names[message.shard]).epoch
         if message.epoch > known:
-            self._ctx.send(sender, AskTopology(self._ctx.generation))
+            self._gossip.ask(sender)
         elif message.epoch < known:
-            self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
+            self._gossip.tell(sender)
         elif follower is not None:
             follower.append(sender, message)
 
-    def _on_log_ack(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, LogAck)
+    def _on_log_ack(self, sender: InstanceId, message: LogAck) -> None:
         owner = self._owners.get(message.shard)
         if owner is not None and owner.epoch == message.epoch:
             owner.replication.acknowledged(sender, message.last, message.generation)
 
-    def _on_copy(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, LogCopy)
+    def _on_copy(self, sender: InstanceId, message: LogCopy) -> None:
         follower = self._followers.get(message.shard)
         if follower is not None:
             follower.copy_part(message)
 
-    def _on_ask_copy(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, AskCopy)
+    def _on_ask_copy(self, sender: InstanceId, message: AskCopy) -> None:
         if message.op in self.graph.operators:
             self._on_kept(sender, message)
             return
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is None or owner.epoch != message.epoch:
-            self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
+            self._gossip.tell(sender)
         elif owner.halted < 0:
             owner.replication.copy_wanted(sender, message.known, message.generation)
 
-    def _on_leave(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Leave)
+    def _on_leave(self, sender: InstanceId, message: Leave) -> None:
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is not None and owner.epoch == message.epoch:
             owner.replication.leave_asked(sender)
@@ -378,22 +357,13 @@ class FrontendMachine:
 
     # -- forwarded clients -----------------------------------------------------------------------------------
 
-    def _on_forward(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, ClientForward)
+    def _on_forward(self, sender: InstanceId, message: ClientForward) -> None:
         owner = self._owners.get(message.shard)
         if owner is None or owner.halted >= 0:
             return
         held = owner.submit(sender, message)
         if held is not None:
             self._ctx.send(sender, ClientForwardHeld(message.shard, message.counter, held))
-
-    def _on_forward_held(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, ClientForwardHeld)
-        self._gateway.held(sender, message)
-
-    def _on_forward_answer(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, ClientForwardAnswer)
-        self._gateway.answer_came(message)
 
     def _released(self, waiter: InstanceId, counter: int, outcome: ReplyEntry | NotServed) -> None:
         if waiter == self.instance:
@@ -403,19 +373,8 @@ class FrontendMachine:
 
     # -- topology --------------------------------------------------------------------------------------------
 
-    def _on_heartbeat(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Heartbeat)
-        if message.generation > self._ctx.generation:
-            self._ctx.send(sender, AskTopology(self._ctx.generation))
-
-    def _on_news(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, TopologyNews)
+    def _on_news(self, sender: InstanceId, message: TopologyNews) -> None:
         self._learn(TopologyLearnt(message.topology, message.revision))
-
-    def _on_ask_topology(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, AskTopology)
-        if self._ctx.generation > message.generation:
-            self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
 
     def _learn(self, event: TopologyLearnt) -> None:
         """A topology: if newer, change roles, drop what is orphan, hand everything to its present owners."""
@@ -511,21 +470,17 @@ class FrontendMachine:
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def _on_slot_query(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, SlotQuery)
+    def _on_slot_query(self, sender: InstanceId, message: SlotQuery) -> None:
         self._questions.slot_query(sender, message)
 
-    def _on_probe(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Probe)
+    def _on_probe(self, sender: InstanceId, message: Probe) -> None:
         self._questions.probe(sender, message)
 
-    def _on_freeze(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Freeze)
+    def _on_freeze(self, sender: InstanceId, message: Freeze) -> None:
         if message.name in self.graph.operators:
             self._on_kept(sender, message)
             return
         self._questions.freeze(sender, message)
 
-    def _on_fence(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, Fence)
+    def _on_fence(self, sender: InstanceId, message: Fence) -> None:
         self._questions.fence(sender, message)

@@ -17,7 +17,7 @@ from hams_protocol.context import InvariantError
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.replication import Replication
@@ -54,7 +54,7 @@ class ShardOwner:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: FrontendContext,
         shard: int,
         roles: ReplicaSet,
         log: ShardLog,

@@ -7,7 +7,7 @@ owner for ever.
 """
 
 from hams_protocol import limits
-from hams_protocol.frontend.context import Context
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.messages import (
@@ -32,7 +32,7 @@ from hams_protocol.topology import slot_number
 class Questions:
     """Answers questions out of what the shards of this instance hold."""
 
-    def __init__(self, ctx: Context, roles: ShardRoles, keeper: Keeper) -> None:
+    def __init__(self, ctx: FrontendContext, roles: ShardRoles, keeper: Keeper) -> None:
         self._keeper = keeper
         self._ctx = ctx
         self._roles = roles

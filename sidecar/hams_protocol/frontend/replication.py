@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.log import ShardLog, copy_parts
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
@@ -62,7 +62,7 @@ class Follower:
 class Replication:
     """The followers of one log, as its owner sees them."""
 
-    def __init__(self, ctx: Context, shard: int, roles: ReplicaSet, log: ShardLog) -> None:
+    def __init__(self, ctx: FrontendContext, shard: int, roles: ReplicaSet, log: ShardLog) -> None:
         self._ctx = ctx
         self._shard = shard
         self._log = log

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteFailover, NotServed
-from hams_protocol.frontend.context import Context
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.follower import ShardFollower
 from hams_protocol.frontend.kept import KeptLogs
 from hams_protocol.frontend.log import ShardLog, empty_log
@@ -35,7 +35,7 @@ class ShardRoles:
 
     def __init__(
         self,
-        ctx: Context,
+        ctx: FrontendContext,
         waits: Waits,
         kept: KeptLogs | None,
         released: Callable[[InstanceId, int, ReplyEntry | NotServed], None],

@@ -11,19 +11,27 @@ from collections import deque
 
 from hams_protocol import limits
 from hams_protocol.frontend.broadcast import CompletionBroadcast
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.owner import ShardOwner
+from hams_protocol.gossip import Gossip
 from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
 from hams_protocol.knowledge import Status
-from hams_protocol.messages import AskTopology, Deliver, TokenAck, TokenAcks, TopologyNews
+from hams_protocol.messages import Deliver, TokenAck, TokenAcks
 from hams_protocol.topology import slot_number
 
 
 class SinkDesk:
     """Judges sink tokens for all shards that this instance owns, and acknowledges them."""
 
-    def __init__(self, ctx: Context, owners: dict[int, ShardOwner], broadcast: CompletionBroadcast) -> None:
+    def __init__(
+        self,
+        ctx: FrontendContext,
+        owners: dict[int, ShardOwner],
+        broadcast: CompletionBroadcast,
+        gossip: Gossip,
+    ) -> None:
         self._ctx = ctx
+        self._gossip = gossip
         self._owners = owners
         self._broadcast = broadcast
         self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
@@ -55,7 +63,7 @@ class SinkDesk:
         epoch = knowledge.source_epoch(token.source, token.request)
         if message.epoch < epoch:
             if not again:
-                ctx.send(sender, TopologyNews(knowledge.topology, knowledge.revision))
+                self._gossip.tell(sender)
             return
         if message.epoch > epoch:
             slots = knowledge.slots_of(token.source)
@@ -78,7 +86,7 @@ class SinkDesk:
 
     def _hold(self, sender: InstanceId, message: Deliver) -> None:
         self._undecided.append((sender, message))
-        self._ctx.send(sender, AskTopology(self._ctx.generation))
+        self._gossip.ask(sender)
 
     def judge_again(self) -> None:
         """A newer topology is known."""

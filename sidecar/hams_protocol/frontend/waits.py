@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.context import FOREVER, FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.messages import AskDurable, Token
 
@@ -19,7 +19,7 @@ Waiting = tuple[int, int, int, Live, int, Token]
 class Waits:
     """Heaps of waiting tokens: (epoch, seq, serial, request, sink edge, token)."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: FrontendContext) -> None:
         self._ctx = ctx
         self._heaps: dict[str, list[Waiting]] = {}
         self._ask_at: dict[str, float] = {}

@@ -207,7 +207,7 @@ class Losses:
         else:
             self._logs.ask(topology)
 
-    def froze(self, sender: InstanceId, answer: FreezeAnswer) -> bool:
+    def froze(self, answer: FreezeAnswer) -> bool:
         """An answer to that question; False if it is of another one."""
         return self._logs.answered(answer)
 

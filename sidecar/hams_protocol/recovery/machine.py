@@ -24,7 +24,9 @@ from hams_protocol.events import (
     Tick,
     TopologyLearnt,
 )
+from hams_protocol.gossip import Gossip
 from hams_protocol.graph import Graph, WhenUnprotected
+from hams_protocol.handlers import Handlers
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.lateness import Lateness, pause_s
@@ -32,7 +34,6 @@ from hams_protocol.messages import (
     KEPT,
     LEADS,
     SAVED,
-    AskTopology,
     FenceAnswer,
     FreezeAnswer,
     Health,
@@ -90,6 +91,9 @@ class ManagerMachine:
         self.instance = instance
         self.from_scratch = from_scratch
         self.knowledge = Knowledge(graph)
+        self._handlers = Handlers()
+        self._gossip = Gossip(self.ctx, self.knowledge, self._handlers)
+        self._listen()
         self.members: dict[InstanceId, Member] = {}
         self._known = False
         self._down: dict[InstanceId, bool] = {}
@@ -296,49 +300,54 @@ class ManagerMachine:
         if refused and suspicion is not None:
             self._confirm(suspicion, None)
 
+    def _listen(self) -> None:
+        on = self._handlers.on
+        on(Heartbeat, self._heard)
+        on(TopologyNews, self._news)
+        on(Suspect, self._suspected)
+        on(Probe, self._probed)
+        on(ProbeAnswer, self._probe_answer)
+        on(FreezeAnswer, self._froze)
+        on(FenceAnswer, self._fenced)
+        on(Refused, self._refused)
+
     def _message(self, sender: InstanceId, message: Message) -> None:
         self._met.add(sender)
-        if isinstance(message, Suspect):
-            self._suspect(message.suspect, message.reason)
-            suspicion = self._suspicions.get(sender)
-            if sender == message.suspect and suspicion is not None and suspicion.confirmed_at == FOREVER:
-                # it says so itself: as good as the answer to a probe
-                self._confirm(suspicion, Health.MODEL_DEAD)
-            return
-        if isinstance(message, Probe):
-            self.ctx.send(
-                sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation)
-            )
-            return
-        if isinstance(message, ProbeAnswer):
-            self._probe_answer(sender, message)
-            return
-        if isinstance(message, TopologyNews):
-            self._learn(message.topology, -1)
-            return
-        if isinstance(message, AskTopology):
-            known = self.knowledge
-            if known.topology.generation > message.generation:
-                self.ctx.send(sender, TopologyNews(known.topology, known.revision))
-            return
-        if isinstance(message, Heartbeat):
-            self._heard_of[sender] = message.generation
-            behind = message.generation > self.knowledge.topology.generation
-            if behind:
-                self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
-            return
-        if isinstance(message, FreezeAnswer) and self._losses.froze(sender, message):
-            return
-        if self._attempt is None:
-            return
-        if isinstance(message, FreezeAnswer):
+        handler = self._handlers.find(message)
+        if handler is not None:
+            handler(sender, message)
+
+    def _heard(self, sender: InstanceId, beat: Heartbeat) -> None:
+        self._heard_of[sender] = beat.generation
+        self._gossip.heard(sender, beat)
+
+    def _news(self, sender: InstanceId, news: TopologyNews) -> None:
+        self._learn(news.topology, -1)
+
+    def _suspected(self, sender: InstanceId, word: Suspect) -> None:
+        self._suspect(word.suspect, word.reason)
+        suspicion = self._suspicions.get(sender)
+        if sender == word.suspect and suspicion is not None and suspicion.confirmed_at == FOREVER:
+            # It says so itself: as good as the answer to a probe.
+            self._confirm(suspicion, Health.MODEL_DEAD)
+
+    def _probed(self, sender: InstanceId, probe: Probe) -> None:
+        generation = self.knowledge.topology.generation
+        self.ctx.send(sender, ProbeAnswer(probe.nonce, Health.HEALTHY, generation))
+
+    def _froze(self, sender: InstanceId, answer: FreezeAnswer) -> None:
+        if not self._losses.froze(answer) and self._attempt is not None:
             self._answered_at[sender] = self.ctx.now
-            self._attempt.freeze_answer(sender, message)
-        elif isinstance(message, FenceAnswer):
+            self._attempt.freeze_answer(sender, answer)
+
+    def _fenced(self, sender: InstanceId, answer: FenceAnswer) -> None:
+        if self._attempt is not None:
             self._answered_at[sender] = self.ctx.now
-            self._attempt.fence_answer(sender, message)
-        elif isinstance(message, Refused):
-            self._attempt.refused(sender, message, self.knowledge.revision)
+            self._attempt.fence_answer(sender, answer)
+
+    def _refused(self, sender: InstanceId, refusal: Refused) -> None:
+        if self._attempt is not None:
+            self._attempt.refused(sender, refusal, self.knowledge.revision)
 
     # -- confirmation ----------------------------------------------------------------------------------------
 
@@ -587,7 +596,6 @@ class ManagerMachine:
     def _recover(self, to_replace: set[InstanceId]) -> None:
         """Go on with the attempt, or begin one. It works on the present topology with those to be replaced
         revoked, which its commit will say."""
-        now = self.ctx.now
         known = self.knowledge.topology
         topology = assign.revoke(known, to_replace) if to_replace else known
         orphaned = [item.name for item in topology.sets if self._is_orphaned(item, topology)]
@@ -601,63 +609,71 @@ class ManagerMachine:
         if not orphaned and not rollbacks:
             self._needed_since = FOREVER
             self._attempt = None
-            if not to_replace:
-                return
-            self._propose(assign.slots(self.graph, topology, self._living(), ()).next())
+            if to_replace:
+                self._propose(assign.slots(self.graph, topology, self._living(), ()).next())
             return
-        self._needed_since = min(self._needed_since, now)
-        if now < self._needed_since + (0.0 if to_replace else self._delay()):
+        self._needed_since = min(self._needed_since, self.ctx.now)
+        if self.ctx.now < self._needed_since + (0.0 if to_replace else self._delay()):
             return
         about = {(name, *assign.rescuers(self.members, topology.find(name))) for name in orphaned}
         attempt = self._attempt
-        if attempt is not None and (
-            attempt.hopeless or not about <= self._about or attempt.to_replace != to_replace
-        ):
-            attempt = None
-        if attempt is None:
-            self._attempts += 1
-            members = {
-                name: item
-                for name, item in self.members.items()
-                if name not in self._suspicions and name not in to_replace
-            }
-            patient = [
-                name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s
-            ]
-            patient += [item.name for item in known.sets if item.primary in to_replace]
-            attempt = Attempt(
-                self.ctx,
-                self.graph,
-                topology,
-                known,
-                members,
-                self._attempts,
-                self.knowledge.revision,
-                patient,
-            )
-            attempt.to_replace = frozenset(to_replace)
-            silent = [
-                item.instance
-                for item in self._suspicions.values()
-                if item.confirmed_at != FOREVER and item.health is None
-            ]
-            self._about = about
-            attempt.begin(orphaned, rollbacks, silent)
-        self._attempt = attempt
-        vain = any(known.find(name).primary in to_replace for name in attempt.put_off)
-        for name in attempt.put_off:
-            self.retry_at[name] = now + self._probe_timeout_s
-        attempt.put_off.clear()
         if (
-            attempt.is_empty or vain
-        ):  # in vain: nobody can stand in for one of those to be replaced, so none of them is revoked
+            attempt is None
+            or attempt.hopeless
+            or not about <= self._about
+            or attempt.to_replace != to_replace
+        ):
+            attempt = self._attempt = self._begin(topology, to_replace, orphaned, rollbacks)
+            self._about = about
+        self._conclude(attempt)
+
+    def _begin(
+        self, topology: Topology, to_replace: set[InstanceId], orphaned: list[str], rollbacks: list[str]
+    ) -> Attempt:
+        """Another attempt, with its first questions asked."""
+        known, now = self.knowledge.topology, self.ctx.now
+        self._attempts += 1
+        members = {
+            name: item
+            for name, item in self.members.items()
+            if name not in self._suspicions and name not in to_replace
+        }
+        patient = [name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s]
+        patient += [item.name for item in known.sets if item.primary in to_replace]
+        attempt = Attempt(
+            self.ctx,
+            self.graph,
+            topology,
+            known,
+            members,
+            self._attempts,
+            self.knowledge.revision,
+            patient,
+        )
+        attempt.to_replace = frozenset(to_replace)
+        silent = [
+            item.instance
+            for item in self._suspicions.values()
+            if item.confirmed_at != FOREVER and item.health is None
+        ]
+        attempt.begin(orphaned, rollbacks, silent)
+        return attempt
+
+    def _conclude(self, attempt: Attempt) -> None:
+        """Commit what every question is answered for; give up what is in vain."""
+        known = self.knowledge.topology
+        vain = any(known.find(name).primary in attempt.to_replace for name in attempt.put_off)
+        for name in attempt.put_off:
+            self.retry_at[name] = self.ctx.now + self._probe_timeout_s
+        attempt.put_off.clear()
+        if attempt.is_empty or vain:
+            # In vain: nobody can stand in for one of those to be replaced, so none of them is revoked.
             self._attempt = None
             return
         result = attempt.result()
-        if result is None:
-            return
-        self._said_lost(attempt)
-        self._propose(result)
+        if result is not None:
+            self._said_lost(attempt)
+            self._propose(result)
 
     def _is_orphaned(self, item: ReplicaSet, topology: Topology) -> bool:
         """Whether the set has lost its primary for good in this topology, and somebody who holds its state

@@ -11,6 +11,7 @@ from typing import Protocol
 from hams_protocol import limits
 from hams_protocol.context import Context
 from hams_protocol.effects import NoteApply, PreloadState, Propose
+from hams_protocol.events import Loaded
 from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge, Status
@@ -25,6 +26,7 @@ from hams_protocol.messages import (
     StateCopy,
     StateRecord,
 )
+from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
 
@@ -58,12 +60,12 @@ class Replica(Protocol):
         ...
 
 
-class Backup:
+class Backup(Role):
     """The backup (or joiner) role of one instance in one epoch."""
 
     def __init__(self, machine: Replica, replica_set: ReplicaSet, in_sync: bool) -> None:
+        super().__init__(machine.ctx)
         self._m = machine
-        self._ctx = machine.ctx
         self._primary = replica_set.primary
         self._epoch = replica_set.epoch
         self.in_sync = in_sync
@@ -78,6 +80,26 @@ class Backup:
         self._asked_copy_at = FOREVER
         self._leave_due = FOREVER
         self._preloaded = False
+
+    @property
+    def name(self) -> str:
+        """See `Role`."""
+        return "backup" if self.in_sync else "joining"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is in sync."""
+        return self.in_sync
+
+    @property
+    def has_state(self) -> bool:
+        """See `Role`."""
+        return self.in_sync
+
+    @property
+    def settled(self) -> int:
+        """See `Role`."""
+        return self.applied
 
     @property
     def received(self) -> int:
@@ -138,7 +160,7 @@ class Backup:
         m.warming = True
         self._ctx.emit(PreloadState(newest.state))
 
-    def preloaded(self) -> None:
+    def loaded(self, event: Loaded) -> None:
         """The model has taken a state over."""
         self._preloaded = True
         if self.applied >= 0:
@@ -241,6 +263,15 @@ class Backup:
         if generation > self._frozen_in:
             self._frozen_in = -1
             self._thaw_at = FOREVER
+
+    def drain(self) -> None:
+        """A joiner need not ask."""
+        if self.in_sync:
+            self.leave()
+
+    def durable_rose(self) -> None:
+        """Held records may be applied now."""
+        self.apply()
 
     def leave(self) -> None:
         """This instance is to end: it says so again and again, and is a backup like any other until the

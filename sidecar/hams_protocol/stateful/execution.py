@@ -123,7 +123,7 @@ class Execution:
         m = self._m
         version = self.seq + max(len(units), 1)
         before = m.store.newest
-        assert before is not None
+        assert before is not None, "a primary has a state"
         self.deps = deps or self.deps
         self.seq = version
         m.lineage.add(units, m.knowledge.completed)

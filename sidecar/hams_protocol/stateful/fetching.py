@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import limits
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import AskCopy, Fence, FenceAnswer, RecordAck, StateCopy
+from hams_protocol.messages import AskCopy, Fence, FenceAnswer, Message, RecordAck, StateCopy
+from hams_protocol.stateful.role import Role
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 
 
-class Fetching:
+class Fetching(Role):
     """The question to one keeper, and what is known of that."""
 
     def __init__(self, machine: "StatefulMachine", keeper: InstanceId, epoch: int, end: int) -> None:
+        super().__init__(machine.ctx)
         self._m = machine
-        self._ctx = machine.ctx
         self._keeper = keeper
         self.epoch = epoch
         self._end = end
@@ -49,7 +50,22 @@ class Fetching:
         if sender == self._keeper and ack.epoch == self.epoch:
             self.ask()
 
-    def copied(self, sender: InstanceId, copy: StateCopy) -> None:
+    @property
+    def name(self) -> str:
+        """It has no state yet, as a joiner has none."""
+        return "joining"
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Role`."""
+        return False
+
+    def message(self, sender: InstanceId, message: Message) -> None:
+        """The keeper's copy."""
+        if isinstance(message, StateCopy):
+            self._copied(sender, message)
+
+    def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
         """What came: the record of the end, or something else that is of no use."""
         if sender != self._keeper or (copy.op, copy.epoch, copy.version) != (
             self._m.operator.name,
@@ -57,7 +73,7 @@ class Fetching:
             self._end,
         ):
             return
-        self._m.fetched(copy)
+        self._m.fetched(copy, self.fences)
 
     def peer_up(self, peer: InstanceId) -> None:
         """The connection to the keeper stands (again)."""

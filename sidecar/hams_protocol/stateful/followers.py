@@ -8,6 +8,7 @@ it is known.
 from collections.abc import Callable, Iterable
 
 from hams_protocol import limits
+from hams_protocol.context import InvariantError
 from hams_protocol.ids import InstanceId
 from hams_protocol.lateness import pause_s
 from hams_protocol.topology import ReplicaSet
@@ -110,9 +111,8 @@ class Followers:
                     follower.sent = follower.received = base
             elif in_sync:
                 follower.ack, follower.copying = True, False
-        assert self.contains((*replica_set.in_sync, *replica_set.keepers)), (
-            "the ack set must contain the in-sync set"
-        )
+        if not self.contains((*replica_set.in_sync, *replica_set.keepers)):
+            raise InvariantError("the ack set must contain the in-sync set")
 
     def call(self, keeper: InstanceId, generation: int, now: float) -> Follower:
         """Begin to copy the state to an instance of another operator."""

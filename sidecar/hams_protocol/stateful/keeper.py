@@ -9,6 +9,7 @@ topology without it is known.
 
 from hams_protocol import limits
 from hams_protocol.context import Context
+from hams_protocol.gossip import Gossip
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
@@ -17,7 +18,6 @@ from hams_protocol.messages import (
     KEPT,
     AskApplied,
     AskCopy,
-    AskTopology,
     Freeze,
     FreezeAnswer,
     Leave,
@@ -90,9 +90,16 @@ class Keeper:
     """All states that one instance holds for others."""
 
     def __init__(
-        self, ctx: Context, graph: Graph, instance: InstanceId, knowledge: Knowledge, own: str
+        self,
+        ctx: Context,
+        graph: Graph,
+        instance: InstanceId,
+        knowledge: Knowledge,
+        gossip: Gossip,
+        own: str,
     ) -> None:
         self._ctx = ctx
+        self._gossip = gossip
         self._graph = graph
         self._instance = instance
         self._knowledge = knowledge
@@ -133,7 +140,7 @@ class Keeper:
     def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
         replica_set = self._knowledge.set_of(copy.op)
         if copy.epoch > replica_set.epoch:
-            self._ctx.send(sender, AskTopology(self._knowledge.topology.generation))
+            self._gossip.ask(sender)
             return
         if copy.epoch < replica_set.epoch or sender != replica_set.primary or replica_set.in_sync:
             return
@@ -156,7 +163,7 @@ class Keeper:
         then."""
         replica_set = self._knowledge.set_of(ask.op)
         if ask.epoch > replica_set.epoch:
-            self._ctx.send(sender, AskTopology(self._knowledge.topology.generation))
+            self._gossip.ask(sender)
             return
         held = self.states.get(ask.op)
         if held is None or held.epoch != ask.epoch or sender != replica_set.primary:

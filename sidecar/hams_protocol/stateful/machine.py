@@ -8,9 +8,12 @@ state kept from a former id is no role: it answers managers, and it becomes a ro
 that gives this instance one.
 """
 
+from collections.abc import Sequence
+
 from hams_protocol import limits
+from hams_protocol.context import InvariantError
 from hams_protocol.deps import Deps
-from hams_protocol.effects import AbandonBatch, Effect, Loss, NoteFailover, NoteLost, RestartModel, Stop
+from hams_protocol.effects import Effect, Loss, NoteFailover, NoteLost, RestartModel, Stop
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -35,9 +38,7 @@ from hams_protocol.joins import Unit
 from hams_protocol.lateness import Lateness
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
-    LEADS,
     AskCopy,
-    AskTopology,
     Durable,
     Fence,
     Freeze,
@@ -58,6 +59,7 @@ from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateful.primary import Primary
 from hams_protocol.stateful.questions import Questions
+from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
 from hams_protocol.vertex import FOREVER, Vertex
@@ -80,8 +82,7 @@ class StatefulMachine(Vertex):
         restored: StateCopy | None = None,
     ) -> None:
         super().__init__(graph, op, instance)
-        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, op)
-        self.fetching: Fetching | None = None
+        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
         self.kept = kept
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)
         self._restored = restored
@@ -92,8 +93,7 @@ class StatefulMachine(Vertex):
             self.knowledge.announce(Durable(kept.marks))
         self.store = VersionStore()
         self.lineage = Lineage()
-        self.primary: Primary | None = None
-        self.backup: Backup | None = None
+        self._role = self._standby = Role(self.ctx)
         self.model_ready = self.warm = self.warming = False
         self.initial: Payload | None = None
         self.model_layout = ""
@@ -123,18 +123,12 @@ class StatefulMachine(Vertex):
             return ctx.up_to_stop()
         if isinstance(event, Tick):
             self.common_tick()
-        if self.primary is not None:
-            self.primary.pump()
+        self._role.pump()
         self.flush_acks()
         if isinstance(event, Tick):
             self._ticked_at = now
             self.outbox.tick()
-            if self.primary is not None:
-                self.primary.tick()
-            if self.backup is not None:
-                self.backup.tick()
-            if self.fetching is not None:
-                self.fetching.tick()
+            self._role.tick()
             self.checkpoints.tick()
         return ctx.out
 
@@ -144,34 +138,47 @@ class StatefulMachine(Vertex):
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""
-        due = min(self.common_deadline(), self.checkpoints.deadline())
-        if self.primary is not None:
-            due = min(due, self.primary.deadline())
-        if self.backup is not None:
-            due = min(due, self.backup.deadline())
-        if self.fetching is not None:
-            due = min(due, self.fetching.deadline())
-        return max(due, self._ticked_at + limits.tick_min_s) if not self._stopped else FOREVER
+        if self._stopped:
+            return FOREVER
+        due = min(self.common_deadline(), self.checkpoints.deadline(), self._role.deadline())
+        return max(due, self._ticked_at + limits.tick_min_s)
+
+    # -- roles -----------------------------------------------------------------------------------------------
+
+    def become(self, role: Role) -> None:
+        """Take a role, and leave the one before."""
+        self._role.retire()
+        self._role = role
+
+    @property
+    def primary(self) -> Primary | None:
+        """The role, if it is that."""
+        return self._role if isinstance(self._role, Primary) else None
+
+    @property
+    def backup(self) -> Backup | None:
+        """The role, if it is that: in sync, or joining."""
+        return self._role if isinstance(self._role, Backup) else None
+
+    @property
+    def fetching(self) -> Fetching | None:
+        """The role, if it is that: a primary that does not have its state yet."""
+        return self._role if isinstance(self._role, Fetching) else None
+
+    @property
+    def _is_member(self) -> bool:
+        """Whether it is primary or backup, or joins."""
+        return isinstance(self._role, Primary | Backup)
 
     @property
     def role(self) -> str:
         """`primary`, `backup`, `joining` or `standby`."""
-        if self.fetching is not None:
-            return "joining"
-        if self.primary is not None:
-            return LEADS
-        if self.backup is not None:
-            return "backup" if self.backup.in_sync else "joining"
-        return "standby"
+        return self._role.name
 
     @property
     def ready(self) -> bool:
         """Whether the role is served: the model warm, the state there."""
-        if not self.model_ready or self.fetching is not None:
-            return False
-        if self.primary is not None:
-            return not self.primary.loading
-        return self.backup is None or self.backup.in_sync
+        return self.model_ready and self._role.is_ready
 
     @property
     def version(self) -> int:
@@ -190,11 +197,7 @@ class StatefulMachine(Vertex):
 
     def kept_state(self) -> KeptState | None:
         """After a `Stop` that names a set to keep: what a fresh machine should be given."""
-        if self.primary is not None:
-            led, settled = True, self.primary.settled
-        elif self.backup is not None and self.backup.in_sync:
-            led, settled = False, self.backup.applied
-        else:
+        if not self._role.has_state:
             return self.kept
         marks = tuple(
             mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None
@@ -204,8 +207,8 @@ class StatefulMachine(Vertex):
             self.operator.name,
             self.instance,
             self.epoch,
-            led,
-            settled,
+            self.primary is not None,
+            self._role.settled,
             self.store,
             self.lineage,
             completed,
@@ -216,12 +219,7 @@ class StatefulMachine(Vertex):
     def _resume_kept(self, replica_set: ReplicaSet) -> bool:
         """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
         kept = self.kept
-        if (
-            kept is None
-            or self.primary is not None
-            or (self.backup is not None and self.backup.in_sync)
-            or not kept.may_resume(replica_set)
-        ):
+        if kept is None or self._role.has_state or not kept.may_resume(replica_set):
             return False
         self.store, self.lineage, self.layout = kept.store, kept.lineage, kept.layout
         self.lineage.complete(self.knowledge.completed)
@@ -233,7 +231,7 @@ class StatefulMachine(Vertex):
         if self.kept is None or self.kept.is_named(self.knowledge.set_of(self.operator.name)):
             return
         self.kept = None
-        if self.primary is None and self.backup is None:
+        if not self._is_member:
             self._stop("the state it kept is of no use any more")
 
     # -- what the common part asks ---------------------------------------------------------------------------
@@ -248,21 +246,17 @@ class StatefulMachine(Vertex):
 
     def is_fenced(self, deps: Deps) -> bool:
         """See `Vertex`."""
-        return self.primary is not None and self.primary.is_fenced(deps)
+        return self._role.is_fenced(deps)
 
     def unit_ready(self, unit: Unit) -> None:
         """See `Vertex`."""
-        assert self.primary is not None
-        self.primary.unit_ready(unit)
+        self._role.unit_ready(unit)
 
     def durable_rose(self, ops: list[str]) -> None:
         """Held records may be applied now; a primary alone may call versions durable."""
-        if self.backup is not None:
-            self.backup.apply()
-            if self.operator.name in ops:
-                self.checkpoints.durable_known()
-        elif self.primary is not None:
-            self.primary.advance()
+        self._role.durable_rose()
+        if self.operator.name in ops:
+            self.checkpoints.durable_known()
 
     def requests_completed(self) -> None:
         """See `Vertex`."""
@@ -279,111 +273,77 @@ class StatefulMachine(Vertex):
 
     def peer_up(self, peer: InstanceId) -> None:
         """See `Vertex`."""
-        if self.fetching is not None:
-            self.fetching.peer_up(peer)
-        elif self.primary is not None:
-            self.primary.peer_up(peer)
-        elif self.backup is not None:
-            self.backup.peer_up(peer)
+        self._role.peer_up(peer)
 
     def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """See `Vertex`."""
-        if self.fetching is not None:
-            self.fetching.peer_down(peer, refused)
-        if self.primary is not None:
-            self.primary.peer_down(peer, refused)
+        self._role.peer_down(peer, refused)
 
     def members_changed(self) -> None:
         """See `Vertex`."""
-        if self.primary is not None:
-            self.primary.drop_gone()
+        self._role.members_changed()
 
     # -- events of the model and of etcd ---------------------------------------------------------------------
 
     def own_event(self, event: Event) -> None:
         """See `Vertex`."""
-        if isinstance(event, ModelReady):
+        if isinstance(event, BatchDone):
+            self._role.batch_done(event)
+        elif isinstance(event, BatchFailed):
+            self._role.batch_failed(event)
+        elif isinstance(event, Captured):
+            # Of an earlier epoch, perhaps: its copy must not be torn either.
+            self.captures_open = max(self.captures_open - 1, 0)
+            self._role.captured(event)
+        elif isinstance(event, UpdateWanted):
+            self._role.update_wanted(event)
+        elif isinstance(event, Loaded):
+            self.warm, self.warming = True, False
+            self._role.loaded(event)
+        elif isinstance(event, LoadFailed):
+            self._stop(f"the model refused the state: {event.message}")
+        elif isinstance(event, ModelReady):
             self._model_ready(event)
-            return
-        if isinstance(event, ModelDied):
+        elif isinstance(event, ModelDied):
             self.model_ready = self.warm = self.warming = False
             self.captures_open = 0
-            if self.primary is not None:
-                self.primary.model_died(event)
+            self._role.model_died(event)
             self.ctx.emit(RestartModel(event.reason))
-            return
-        if isinstance(event, CasFailed | CasDone | CasUnknown):
+        elif isinstance(event, CasFailed | CasDone):
             self.proposing = False
-        if isinstance(event, CasFailed | CasDone):
-            if self.primary is not None:
-                self.primary.proposal_settled(event)
+            self._role.proposal_settled(event)
             self.learn_revision(event.topology, event.revision)
-            return
-        if isinstance(event, CasUnknown):
-            if self.primary is not None:
-                self.primary.proposal_unknown()
-            return
-        if isinstance(event, Drain):
+        elif isinstance(event, CasUnknown):
+            self.proposing = False
+            self._role.proposal_unknown()
+        elif isinstance(event, Drain):
             self._drain()
-            return
-        if isinstance(event, Late):
+        elif isinstance(event, Late):
             self.lateness.late(event.by_s, self.ctx.now)
-            if self.primary is not None:
-                self.primary.late(event.by_s)
-            return
-        if isinstance(event, CheckpointRead):
+            self._role.late(event.by_s)
+        elif isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
-            return
-        if isinstance(event, Captured):
-            self.captures_open = max(
-                self.captures_open - 1, 0
-            )  # of an earlier epoch, perhaps: its copy must not be torn either
-        if isinstance(event, LoadFailed):
-            self._stop(f"the model refused the state: {event.message}")
-            return
-        if isinstance(event, Loaded):
-            self.warm, self.warming = True, False
-            if self.backup is not None:
-                self.backup.preloaded()
-                return
-        if self.primary is None:
-            if isinstance(event, UpdateWanted):
-                self.ctx.emit(AbandonBatch(event.batch))
-        elif isinstance(event, UpdateWanted):
-            self.primary.update_wanted(event)
-        elif isinstance(event, BatchDone):
-            self.primary.batch_done(event)
-        elif isinstance(event, BatchFailed):
-            self.primary.batch_failed(event)
-        elif isinstance(event, Captured):
-            self.primary.captured(event)
-        elif isinstance(event, Loaded):
-            self.primary.loaded(event)
 
     def _drain(self) -> None:
         """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
         by nobody ends at once."""
         self._draining = True
         self.keeper.leave()
-        if self.primary is not None:
-            self.primary.draining = True
-        elif self.backup is not None and self.backup.in_sync:
-            self.backup.leave()
+        self._role.drain()
 
     def _has_nothing_to_hand_over(self) -> bool:
         """Whether nobody needs what this instance holds."""
-        leaves = self.backup is None or not self.backup.in_sync
-        return leaves and self.primary is None and self.kept is None and not self.keeper.is_needed
+        return not self._role.has_state and self.kept is None and not self.keeper.is_needed
 
     def _model_ready(self, event: ModelReady) -> None:
         self.model_ready = True
         self.initial = event.state
         self.model_layout = event.layout
-        if (self.backup is not None or self.primary is not None) and not self.fits(self.layout):
+        if self._is_member and not self.fits(self.layout):
             self.refuse_layout(self.layout)
             return
         if self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance:
-            self.primary.model_ready(event)
+            self.primary.model_ready()
             return
         if self.backup is not None:
             self.backup.preload()
@@ -423,26 +383,26 @@ class StatefulMachine(Vertex):
             self.checkpoints.look()
         if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
             self._restored = None
-        if not self._stopped and self.primary is not None:
-            if self.primary.is_tainted():
+        primary = self.primary
+        if not self._stopped and primary is not None:
+            if primary.is_tainted():
                 self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)
                 return
-            self._report_beyond()
+            self._report_beyond(primary)
             self.purge_units()
-            self.primary.after_purge()
+            primary.after_purge()
         if not self._stopped:
             self._adopt_early_asks()
 
-    def _report_beyond(self) -> None:
+    def _report_beyond(self, primary: Primary) -> None:
         """Upstream a state was lost and began again from less than this one may stem from: that is not
         undone, but said."""
-        assert self.primary is not None
         for name in self.graph.stateful_upstream[self.operator.name]:
             replica_set = self.knowledge.set_of(name)
             if replica_set.restarted_in <= self._reported.get(name, 0):
                 continue
             self._reported[name] = replica_set.restarted_in
-            if self.primary.holds_more_than(replica_set):
+            if primary.holds_more_than(replica_set):
                 why = (
                     f"it stems from more of {name} than version "
                     f"{replica_set.end_of(replica_set.restarted_in - 1) or 0}, from which that began again"
@@ -452,7 +412,7 @@ class StatefulMachine(Vertex):
     def _take_role(self) -> None:
         replica_set = self.knowledge.set_of(self.operator.name)
         if self.fetching is not None and self.fetching.epoch != replica_set.epoch:
-            self.fetching = None
+            self.become(self._standby)
         if replica_set.primary == self.instance:
             self._as_primary(replica_set)
             return
@@ -462,7 +422,7 @@ class StatefulMachine(Vertex):
             self._as_backup(replica_set)
         elif self.instance in replica_set.joining:
             self._as_joiner(replica_set)
-        elif not (self.primary is None and self.backup is None):
+        elif self._is_member:
             self._left_out()
 
     def _left_out(self) -> None:
@@ -477,9 +437,7 @@ class StatefulMachine(Vertex):
     def _stay_as_keeper(self) -> None:
         """It has no role in its own set any more, and ends; but not before it is let go where it keeps the
         state of another operator."""
-        if self.primary is not None:
-            self.primary.retire()
-        self.primary = self.backup = None
+        self.become(self._standby)
         self.store.clear()
         self.lineage.clear()
         if not self._draining:
@@ -494,7 +452,7 @@ class StatefulMachine(Vertex):
             if replica_set.keepers and not self._has_end(replica_set):
                 self._fetch(replica_set)
                 return
-            if self.primary is None and self.backup is None:
+            if not self._is_member:
                 if self.model_ready:
                     self._as_first_primary(replica_set)
                 return
@@ -512,11 +470,9 @@ class StatefulMachine(Vertex):
                 self.operator.name, self.knowledge.topology.generation, replica_set.epoch, end, self.instance
             )
         )
-        if self.primary is not None:
-            self.primary.retire()
-        self.primary, self.backup = Primary(self, replica_set), None
-        self.primary.draining = self._draining
-        self.primary.promoted()
+        primary = Primary(self, replica_set, self._draining)
+        self.become(primary)
+        primary.promoted()
         self._adopt_early_acks()
 
     def _has_end(self, replica_set: ReplicaSet) -> bool:
@@ -534,18 +490,15 @@ class StatefulMachine(Vertex):
             return
         if self.fetching is not None:
             return
-        if self.primary is not None:
-            self.primary.retire()
-        self.primary = self.backup = None
+        fetching = Fetching(self, replica_set.keepers[0], replica_set.epoch, end)
+        self.become(fetching)
         self.store.clear()
         self.lineage.clear()
-        self.fetching = Fetching(self, replica_set.keepers[0], replica_set.epoch, end)
-        self.fetching.ask()
+        fetching.ask()
 
-    def fetched(self, copy: StateCopy) -> None:
+    def fetched(self, copy: StateCopy, fences: Sequence[Fence]) -> None:
         """A keeper has given the state: the epoch begins, with the fences that managers have put up
         meanwhile."""
-        assert self.fetching is not None, "it was asked for"
         replica_set = self.knowledge.set_of(copy.op)
         if not self.fits(copy.layout):
             self.refuse_layout(copy.layout)
@@ -553,12 +506,10 @@ class StatefulMachine(Vertex):
         if copy.state is not None and copy.state.defect:
             self.refuse_state(copy.state.defect)
             return
-        fences, self.fetching = self.fetching.fences, None
-        self._begin_with(copy, replica_set)
-        assert self.primary is not None, "begun"
+        primary = self._begin_with(copy, replica_set)
         for fence in fences:
             if fence.generation == self.knowledge.topology.generation:
-                self.primary.fenced(fence)
+                primary.fenced(fence)
         self._adopt_early_acks()
         self._adopt_early_asks()
         self.judge_undecided()
@@ -570,10 +521,9 @@ class StatefulMachine(Vertex):
 
     def _adopt_early_acks(self) -> None:
         """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
-        assert self.primary is not None
         early, self._early_acks = self._early_acks, {}
         for sender, ack in early.items():
-            self.primary.message(sender, ack)
+            self._role.message(sender, ack)
 
     def _adopt_early_asks(self) -> None:
         """Joiners may learn that they are named before the primary does: they would ask again seconds later
@@ -584,10 +534,8 @@ class StatefulMachine(Vertex):
         early = {sender: ask for sender, ask in self._early_asks.items() if ask.generation <= known}
         for sender in early:
             del self._early_asks[sender]
-        if self.primary is None:
-            return
         for sender, ask in early.items():
-            self.primary.message(sender, ask)
+            self._role.message(sender, ask)
 
     def _is_early(self, sender: InstanceId, ask: AskCopy) -> bool:
         """Whether the question for a copy cannot be answered yet, but perhaps once a later topology is known,
@@ -617,9 +565,10 @@ class StatefulMachine(Vertex):
         self.store.start(
             StateRecord(self.operator.name, replica_set.epoch, version, -1, (), (), "", state), state
         )
-        self.primary = Primary(self, replica_set)
+        primary = Primary(self, replica_set)
+        self.become(primary)
         if restored is not None:
-            self.primary.load_newest()
+            primary.load_newest()
         if replica_set.epoch > 1:
             self.ctx.emit(
                 NoteFailover(
@@ -630,7 +579,7 @@ class StatefulMachine(Vertex):
                     self.instance,
                 )
             )
-        self.primary.begun()
+        primary.advance()
 
     def _from_checkpoint(self, replica_set: ReplicaSet, end: int) -> None:
         """The state was lost; the set begins again from the checkpoint that this instance has told of."""
@@ -641,22 +590,23 @@ class StatefulMachine(Vertex):
         self.checkpoints.saved = None
         self._begin_with(saved, replica_set)
 
-    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet) -> None:
+    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet) -> Primary:
         """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is
         the end."""
-        self._completion(copy.complete)
+        self.complete(copy.complete)
         self._begin_epoch(replica_set.epoch)
         self.layout = copy.layout
         record = StateRecord(copy.op, replica_set.epoch, copy.version, -1, (), (), copy.chain, copy.state)
         self.store.start(record, copy.state)
         self.lineage.clear()
         self.lineage.add(copy.units, self.knowledge.completed)
-        self.primary = Primary(self, replica_set)
-        self.primary.draining = self._draining
+        primary = Primary(self, replica_set, self._draining)
+        self.become(primary)
         generation = self.knowledge.topology.generation
         note = NoteFailover(copy.op, generation, replica_set.epoch, copy.version, self.instance)
         self.ctx.emit(note)
-        self.primary.promoted()
+        primary.promoted()
+        return primary
 
     def _as_backup(self, replica_set: ReplicaSet) -> None:
         if self.backup is not None and self.epoch == replica_set.epoch:
@@ -664,7 +614,7 @@ class StatefulMachine(Vertex):
             self.backup.in_sync = True
             self.backup.apply()
             return
-        if not self._resume_kept(replica_set) and self.primary is None and self.backup is None:
+        if not self._resume_kept(replica_set) and not self._is_member:
             self._stop("named in sync without a state")
             return
         end = replica_set.end_of(replica_set.epoch - 1)
@@ -672,12 +622,11 @@ class StatefulMachine(Vertex):
             self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
             return
         self._begin_epoch(replica_set.epoch)
-        if self.primary is not None:
-            self.primary.retire()
-        self.primary, self.backup = None, Backup(self, replica_set, in_sync=True)
-        self.backup.resumed(end)
+        backup = Backup(self, replica_set, in_sync=True)
+        self.become(backup)
+        backup.resumed(end)
         if self._draining:
-            self.backup.leave()
+            backup.leave()
 
     def _as_joiner(self, replica_set: ReplicaSet) -> None:
         if not self.model_ready or replica_set.primary is None:
@@ -702,10 +651,9 @@ class StatefulMachine(Vertex):
         self.store.clear()
         self.lineage.clear()
         self._begin_epoch(replica_set.epoch)
-        if self.primary is not None:
-            self.primary.retire()
-        self.primary, self.backup = None, Backup(self, replica_set, in_sync=False)
-        self.backup.ask_copy()
+        backup = Backup(self, replica_set, in_sync=False)
+        self.become(backup)
+        backup.ask_copy()
 
     def _go_back(self, end: int) -> bool:
         """Make the record of `end` the newest one held; False if it is not there."""
@@ -719,7 +667,8 @@ class StatefulMachine(Vertex):
     def _begin_epoch(self, epoch: int) -> None:
         """All other tokens are dropped: in a new epoch nothing is acknowledged, so what is retained upstream
         flows again."""
-        assert epoch > self.epoch, "epochs rise"
+        if epoch <= self.epoch:
+            raise InvariantError(f"epoch {epoch} of {self.operator.name} follows epoch {self.epoch}")
         self.epoch = epoch
         self.joins.clear()
         self.queue.clear()
@@ -737,9 +686,7 @@ class StatefulMachine(Vertex):
 
     def message(self, sender: InstanceId, message: Message) -> None:
         """Managers' questions, and what only a role understands."""
-        if self.fetching is not None and isinstance(message, StateCopy):
-            self.fetching.copied(sender, message)
-        elif isinstance(message, Probe):
+        if isinstance(message, Probe):
             self.ctx.send(sender, self._questions.probe(message))
         elif isinstance(message, Freeze):
             self.ctx.send(sender, self._questions.freeze(message))
@@ -753,13 +700,11 @@ class StatefulMachine(Vertex):
             self._early_acks[sender] = message
             if self.fetching is not None:
                 self.fetching.acknowledged(sender, message)
-                return
-            self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
+            else:
+                self.gossip.ask(sender)
         elif isinstance(message, AskCopy) and self._is_early(sender, message):
             if len(self._early_asks) < limits.early_asks_max:
                 self._early_asks[sender] = message
-            self.ctx.send(sender, AskTopology(self.knowledge.topology.generation))
-        elif self.backup is not None:
-            self.backup.message(sender, message)
-        elif self.primary is not None:
-            self.primary.message(sender, message)
+            self.gossip.ask(sender)
+        else:
+            self._role.message(sender, message)

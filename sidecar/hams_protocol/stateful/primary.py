@@ -20,9 +20,11 @@ from hams_protocol.effects import (
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
+    Captured,
+    CasDone,
+    CasFailed,
     Loaded,
     ModelDied,
-    ModelReady,
     UnitResult,
     UpdateWanted,
 )
@@ -31,6 +33,7 @@ from hams_protocol.ids import InstanceId, UnitId
 from hams_protocol.joins import Forward, Stage, Unit, torn
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
+    LEADS,
     Fence,
     FenceAnswer,
     Kind,
@@ -41,6 +44,7 @@ from hams_protocol.poison import managers_of
 from hams_protocol.stateful.durability import Durability
 from hams_protocol.stateful.execution import Execution
 from hams_protocol.stateful.fences import Fences, others
+from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 
 if TYPE_CHECKING:
@@ -49,12 +53,12 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 
 
-class Primary:
+class Primary(Role):
     """The primary role of one instance in one epoch."""
 
-    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet) -> None:
+    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, draining: bool = False) -> None:
+        super().__init__(machine.ctx)
         self._m = machine
-        self._ctx = machine.ctx
         self._epoch = replica_set.epoch
         self._durability = Durability(machine, replica_set)
         self._execution = Execution(machine, replica_set.epoch, self._durability)
@@ -66,17 +70,70 @@ class Primary:
         self._loads = 0
         self._suspected_at = FOREVER
         self.loading = False
-        self.draining = False
-        # What these parts answer by themselves is theirs to say, without a second hand in between.
-        self.advance = self._durability.advance
-        self.members_named = self._durability.members_named
-        self.drop_gone = self._durability.drop_gone
-        self.proposal_settled = self._durability.proposal_settled
-        self.proposal_unknown = self._durability.proposal_unknown
-        self.peer_up = self._durability.peer_up
-        self.peer_down = self._durability.peer_down
-        self.late = self._durability.late
-        self.captured = self._execution.captured
+        self._draining = draining
+
+    @property
+    def name(self) -> str:
+        """See `Role`."""
+        return LEADS
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model has the state."""
+        return not self.loading
+
+    @property
+    def has_state(self) -> bool:
+        """See `Role`."""
+        return True
+
+    def drain(self) -> None:
+        """It hands its set over as soon as it can."""
+        self._draining = True
+
+    # -- what becomes durable --------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """See `Durability`."""
+        self._durability.advance()
+
+    def durable_rose(self) -> None:
+        """Alone, it may call versions durable now."""
+        self._durability.advance()
+
+    def members_named(self, replica_set: ReplicaSet) -> None:
+        """A newer topology in the same epoch."""
+        self._durability.members_named(replica_set)
+
+    def members_changed(self) -> None:
+        """Followers may be gone."""
+        self._durability.drop_gone()
+
+    def peer_up(self, peer: InstanceId) -> None:
+        """See `Durability`."""
+        self._durability.peer_up(peer)
+
+    def peer_down(self, peer: InstanceId, refused: bool) -> None:
+        """See `Durability`."""
+        self._durability.peer_down(peer, refused)
+
+    def proposal_settled(self, event: CasDone | CasFailed) -> None:
+        """See `Durability`."""
+        self._durability.proposal_settled(event)
+
+    def proposal_unknown(self) -> None:
+        """See `Durability`."""
+        self._durability.proposal_unknown()
+
+    def late(self, by_s: float) -> None:
+        """See `Durability`."""
+        self._durability.late(by_s)
+
+    def captured(self, event: Captured) -> None:
+        """See `Execution`."""
+        self._execution.captured(event)
+
+    # -- its state -------------------------------------------------------------------------------------------
 
     @property
     def durable(self) -> int:
@@ -108,10 +165,6 @@ class Primary:
             or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
         )
 
-    def begun(self) -> None:
-        """The set begins with this primary alone, at a version that the model holds already."""
-        self.advance()
-
     def promoted(self) -> None:
         """From backup to primary, or rolled back: load the record of the end, send saved outputs again,
         announce first of all."""
@@ -139,7 +192,7 @@ class Primary:
         if event.token == self._loads:
             self.loading = False
 
-    def model_ready(self, event: ModelReady) -> None:
+    def model_ready(self) -> None:
         """A fresh model process takes over the newest version; if that died with the old one before its
         capture, the set must roll back."""
         if not self.needs_rollback:
@@ -177,10 +230,10 @@ class Primary:
         m = self._m
         leaving = self._durability.leaving
         self._durability.find_keeper()
-        if self.draining or leaving.some:
+        if self._draining or leaving.some:
             risky = any(unit.attempts for unit in self._running)
-            self._durability.arrange(self.draining, risky)
-        if self.draining and leaving.successor() is not None:
+            self._durability.arrange(self._draining, risky)
+        if self._draining and leaving.successor() is not None:
             if not self._running and not self.loading:
                 self._hand_over()
         elif self._durability.is_handed_over:

@@ -97,7 +97,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.machine",
                 "StatefulMachine.topology_changed",
-                "if self.primary.is_tainted():",
+                "if primary.is_tainted():",
                 "if False:",
             ),
         ),
