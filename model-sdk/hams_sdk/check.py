@@ -315,8 +315,8 @@ class _Raising:
     """Raises in the `at`-th line of the model that is reached while it is active; counts them, and remembers
     where that was.
 
-    A line counts when it is reached first, unless it does nothing (`try:`, `pass`): the interpreter's table of
-    handlers leaves such a line out, so an exception there would skip `__exit__`, which no exception of the
+    A line counts when it is reached first, unless it does nothing (`try:`, `pass`): the interpreter's table
+    of handlers leaves such a line out, so an exception there would skip `__exit__`, which no exception of the
     model's own can do. Nor could one at the end of a `with`, which is reported as its first line once more.
     """
 

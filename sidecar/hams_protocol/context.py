@@ -21,8 +21,8 @@ class Context:
         self.out = []
 
     def up_to_stop(self) -> list[Effect]:
-        """The effects of an instance that has stopped: it does nothing more under that id (section 6), so what
-        would follow its Stop goes."""
+        """The effects of an instance that has stopped: it does nothing more under that id (section 6), so
+        what would follow its Stop goes."""
         for index, effect in enumerate(self.out):
             if isinstance(effect, Stop):
                 return self.out[: index + 1]

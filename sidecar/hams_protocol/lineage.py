@@ -1,8 +1,8 @@
 """The consumed units of a stateful operator's surviving history: part of its state (protocol.md, 2.5, 6 and
 7.6).
 
-They say what must never run again (I4), what a new primary sends again, and what inquiries of slots' new owners must
-find. Entries of complete requests are dropped: those requests are refused for ever.
+They say what must never run again (I4), what a new primary sends again, and what inquiries of slots' new
+owners must find. Entries of complete requests are dropped: those requests are refused for ever.
 """
 
 import hashlib

@@ -156,12 +156,12 @@ class Consumed:
 
 @frozen
 class Attempt:
-    """To the owner upstream: the owner of `target` is about to run this alone, its model died of it, or it came
-    through. Its successor must know (section 3).
+    """To the owner upstream: the owner of `target` is about to run this alone, its model died of it, or it
+    came through. Its successor must know (section 3).
 
     `alone_in` is the epoch of the set or slot in which the sender is about to run it alone; `attempts` counts
-    that run as a death then. None: it does not run. `serial` counts what the sender has said: a repetition says
-    nothing new.
+    that run as a death then. None: it does not run. `serial` counts what the sender has said: a repetition
+    says nothing new.
     """
 
     source: str

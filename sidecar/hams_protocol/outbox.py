@@ -23,9 +23,9 @@ class Retained:
 
     `attempts` is how many of its owners have died of it, as far as is known (section 3, poison), `said` the
     number of the newest word of the present one, and `alone_in` the epoch in which that one has announced to
-    run it alone, if it has. `losses`: how many owners were revoked that it was sent to. Who had acknowledged it may
-    have died of it; who had not, only if that happens again: acknowledgements are late on purpose, and a
-    first failover shall not run everything alone.
+    run it alone, if it has. `losses`: how many owners were revoked that it was sent to. Who had acknowledged
+    it may have died of it; who had not, only if that happens again: acknowledgements are late on purpose, and
+    a first failover shall not run everything alone.
     """
 
     __slots__ = (
@@ -131,8 +131,8 @@ class Outbox:
                     self._send(entry)
 
     def _count_death(self, entry: Retained) -> None:
-        """Its owner or the epoch may have changed. An owner that is revoked counts as dead, and as dead of this
-        token if it had announced a run alone in the very epoch that its revocation ended.
+        """Its owner or the epoch may have changed. An owner that is revoked counts as dead, and as dead of
+        this token if it had announced a run alone in the very epoch that its revocation ended.
 
         One that is replaced alive has given that run up: nobody died of it. So has one that began another
         epoch meanwhile, and the next announcement is for that one.

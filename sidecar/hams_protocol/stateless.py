@@ -248,8 +248,8 @@ class StatelessMachine(Vertex):
             self._inquiries.pop(number, None)
 
     def _is_leaving(self, unit: Unit) -> bool:
-        """Whether a unit waits for the successor. What the owner waits for does not: other lanes of a request that
-        it has begun, and internal requests, as a client's request is complete only when its feedback has
+        """Whether a unit waits for the successor. What the owner waits for does not: other lanes of a request
+        that it has begun, and internal requests, as a client's request is complete only when its feedback has
         ended."""
         if not self._leaving or slot_number(unit.id.request, self._slots) not in self._leaving:
             return False

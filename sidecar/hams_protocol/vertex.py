@@ -186,7 +186,8 @@ class Vertex(ABC):
             self.message(sender, message)
 
     def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
-        """A state tells of completed requests, too: of what completes no later broadcast may say anything new."""
+        """A state tells of completed requests, too: of what completes no later broadcast may say anything
+        new."""
         self.complete(copy.complete)
         self._for_a_part(sender, copy)
 

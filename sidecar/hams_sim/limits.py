@@ -69,8 +69,8 @@ heard_by_others_share = 0.01
 others, to whom many send them, a little later."""
 
 silence_breaks_s = 5.0
-"""A kernel gives up a connection over which nothing passes after this long, as `hams_wire.limits.user_timeout_s`
-has it: long after an end that hears nothing has told the managers."""
+"""A kernel gives up a connection over which nothing passes after this long, as
+`hams_wire.limits.user_timeout_s` has it: long after an end that hears nothing has told the managers."""
 
 refused_again_s = 0.1
 """A shell that tries to reach a dead peer reports at most this often that nobody listens there."""
@@ -149,5 +149,6 @@ answered_after_s = (
 successor's topology and its keeper are committed, and what was announced of suspects is acknowledged."""
 
 bridged_s = 1.5
-"""Two instances that cannot reach each other break their connection off (`hams_wire.limits.network_silence_s`); the
-owner drops its backup after `suspectAfter`; the rest are the proposal and requests that had to wait in a row."""
+"""Two instances that cannot reach each other break their connection off
+(`hams_wire.limits.network_silence_s`); the owner drops its backup after `suspectAfter`; the rest are the
+proposal and requests that had to wait in a row."""

@@ -40,8 +40,8 @@ ATTEMPTS = frozenset((Attempt, AttemptAck))
 
 class Link:
     """One direction between two instances. `cut`: how many faults cut it; `stalls`: it keeps what is sent
-    meanwhile, as TCP does. `noticed`: its receiver knows that it is broken. `silent`: nothing has come over it
-    since `silent_since`."""
+    meanwhile, as TCP does. `noticed`: its receiver knows that it is broken. `silent`: nothing has come over
+    it since `silent_since`."""
 
     __slots__ = (
         "broken",

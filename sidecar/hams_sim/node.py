@@ -24,8 +24,8 @@ class Trigger:
 
 class Node:
     """`beats`: its shell sends heartbeats and watches for silence now. `turn_missed`: a turn of its loop fell
-    into a pause. `host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its last pause or
-    cut ended then. `skew`: its clock's offset (no clock decides anything)."""
+    into a pause. `host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its
+    last pause or cut ended then. `skew`: its clock's offset (no clock decides anything)."""
 
     __slots__ = (
         "alive",

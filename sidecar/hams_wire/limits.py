@@ -240,8 +240,8 @@ suspicion_stretch_max = 8.0
 patience without end."""
 
 network_silence_s = 0.5
-"""A connection to a silent peer is broken off if the peer's kernel has acknowledged nothing for this long: the
-network between the two is cut. A process that is only slow has a kernel that answers."""
+"""A connection to a silent peer is broken off if the peer's kernel has acknowledged nothing for this long:
+the network between the two is cut. A process that is only slow has a kernel that answers."""
 
 # ---- nodes (hams_wire.node) ----
 

@@ -1,5 +1,5 @@
-"""One instance on one event loop: it drives the shell (`hams_wire.shell`) around a core machine. Every process
-of a graph is one of these.
+"""One instance on one event loop: it drives the shell (`hams_wire.shell`) around a core machine. Every
+process of a graph is one of these.
 
 It owns the connections to peers, the registration in etcd, the watch, the timers, and the history. A line of
 the history is written before the effects that follow it; if it cannot be written, the instance stops: an

@@ -49,8 +49,8 @@ class Changes:
         """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a
         member that is dead or does not receive.
 
-        A handover in doubt whose successor is gone is ended by any other change from the same revision: only one
-        of the two can be committed.
+        A handover in doubt whose successor is gone is ended by any other change from the same revision: only
+        one of the two can be committed.
         """
         ctx = self._ctx
         if self._proposing or ctx.knowledge.revision < 0 or ctx.now < self._propose_at:

@@ -163,8 +163,8 @@ def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[Ins
 
 
 def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId], elsewhere: bool) -> None:
-    """An idle instance becomes the successor of a slot whose owner has several. A successor that is gone is struck
-    out.
+    """An idle instance becomes the successor of a slot whose owner has several. A successor that is gone is
+    struck out.
 
     One move at a time in a whole graph (`elsewhere`: another operator has one): a slot on the move holds
     fresh requests back until those it has executed are complete, so two of them could wait for each other.

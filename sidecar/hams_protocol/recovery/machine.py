@@ -256,8 +256,8 @@ class ManagerMachine:
             self._suspect_missing()
 
     def _ask_anew(self) -> None:
-        """That a model is dead counts for the topology in which it was said: one that was still starting may be
-        up by the time that its instance leads the set."""
+        """That a model is dead counts for the topology in which it was said: one that was still starting may
+        be up by the time that its instance leads the set."""
         for suspicion in self._suspicions.values():
             if suspicion.health is Health.MODEL_DEAD:
                 suspicion.confirmed_at, suspicion.health = FOREVER, None

@@ -250,7 +250,8 @@ class Durability:
         self._serve_joiners()
         for follower in list(self._followers.all.values()):
             self._admit(follower)
-        # This very instance may keep a state downstream, whose records wait for this version: nobody else tells it.
+        # This very instance may keep a state downstream, whose records wait for this version: nobody else
+        # tells it.
         m.keeper.durable_rose()
 
     def _serve_joiners(self) -> None:
@@ -322,8 +323,9 @@ class Durability:
             self._ctx.send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))
 
     def _oldest_pending(self) -> Deps:
-        """What the oldest version that is not durable yet depends on. The newest state need not: notices about the
-        older ones may have been lost while this instance was cut off, and nobody repeats them unasked."""
+        """What the oldest version that is not durable yet depends on. The newest state need not: notices
+        about the older ones may have been lost while this instance was cut off, and nobody repeats them
+        unasked."""
         for version in self._m.store.versions:
             if version.number > self.durable:
                 deps = others(version.record.deps, self._m.operator.name)
@@ -571,8 +573,8 @@ class Durability:
         return self._m.knowledge.topology.generation <= self._handed_in
 
     def settle(self) -> None:
-        """A handover without a successor any more: the next generation, with nothing changed, ends it if it has
-        not been committed."""
+        """A handover without a successor any more: the next generation, with nothing changed, ends it if it
+        has not been committed."""
         if self._may_propose():
             self._propose(self._m.knowledge.topology.next())
 

@@ -244,7 +244,8 @@ class Keeper:
                 del self.states[op]
 
     def durable_rose(self) -> None:
-        """Records may be applied now; not those of an epoch that has just ended: `topology_changed` comes next."""
+        """Records may be applied now; not those of an epoch that has just ended: `topology_changed` comes
+        next."""
         for op, held in self.states.items():
             if held.epoch == self._knowledge.set_of(op).epoch:
                 held.backup.apply()

@@ -147,7 +147,8 @@ MUTANTS: dict[str, Mutant] = {
                 "Losses._waits_for_checkpoints",
                 "waits = False",
                 "waits = False\n"
-                "began = self._awaited_since.setdefault((item.name, item.epoch, item.primary), self._ctx.now)",
+                "began = self._awaited_since.setdefault("
+                "(item.name, item.epoch, item.primary), self._ctx.now)",
             ),
             Edit(
                 "recovery.losses",

@@ -501,8 +501,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.leaving",
                 "Leaving.__init__",
-                "self._asks_from = machine.ctx.now + 2 * limits.resend_after_s if epoch > 1 else machine.ctx.now",
-                "self._asks_from = machine.ctx.now",
+                "machine.ctx.now + 2 * limits.resend_after_s if epoch > 1 else machine.ctx.now",
+                "machine.ctx.now",
             ),
         ),
     ),
