@@ -4,6 +4,7 @@ import pytest
 from kit import R0, P, dep, graph, of, op, primary_of, rset, topo, value
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import Capture, NoteDurable, Propose
 from hams_protocol.events import Captured, CasFailed, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND
@@ -15,8 +16,8 @@ DATA = graph(op("q", FRONTEND, stateful=True))
 PAIR = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
 
 
-def lag_max(follower):
-    return limits.backup_lag_max_s
+def gone_at(follower, is_registered=True):
+    return follower.gone_at(is_registered, 0.15, limits.backup_lag_max_s, -FOREVER)
 
 
 def at(generation, *in_sync, joining=()):
@@ -171,10 +172,8 @@ def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_conn
     followers = Followers()
     followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 1, 0.0)
     followers.down("q-2", True, 0.1)
-    assert followers.gone(["q-2"], 0.15, lag_max, 1.0) == [], "it may be starting still"
-    assert followers.gone([], 0.15, lag_max, 1.0) == ["q-2"], "its lease would have told"
-    assert followers.gone(["q-2"], 0.15, lag_max, limits.backup_lag_max_s) == ["q-2"]
-    assert followers.patience_ends(0.15, lag_max) == limits.backup_lag_max_s
+    assert gone_at(followers.all["q-2"]) == limits.backup_lag_max_s, "it may be starting still"
+    assert gone_at(followers.all["q-2"], is_registered=False) <= 0.1, "its lease would have told"
 
 
 def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():
@@ -182,7 +181,7 @@ def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():
     followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 1, 0.0)
     followers.acknowledge("q-2", 0, 0, 0.05)
     followers.down("q-2", True, 0.1)
-    assert followers.gone(["q-2"], 0.15, lag_max, 0.1) == ["q-2"]
+    assert gone_at(followers.all["q-2"]) <= 0.1
 
 
 def test_a_joiner_that_still_loads_its_copy_gets_no_second_one():

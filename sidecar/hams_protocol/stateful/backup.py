@@ -10,6 +10,7 @@ from typing import Protocol
 
 from hams_protocol import limits
 from hams_protocol.context import Context
+from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import NoteApply, PreloadState, Propose
 from hams_protocol.events import Loaded
 from hams_protocol.graph import Operator
@@ -29,8 +30,6 @@ from hams_protocol.messages import (
 from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
-
-FOREVER = float("inf")
 
 
 class Replica(Protocol):
@@ -134,6 +133,7 @@ class Backup(Role):
             return
         m.layout = copy.layout
         self._held.clear()
+        self._waiting_since = FOREVER
         record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)
         m.store.start(record, copy.state)
         m.lineage.clear()
@@ -218,6 +218,7 @@ class Backup(Role):
             if status is Status.ORPHAN:
                 self._held.clear()
                 self._early.clear()
+                self._waiting_since = FOREVER
                 break
             if status is not Status.DURABLE:
                 self._waiting_since = min(self._waiting_since, self._ctx.now)
@@ -291,37 +292,37 @@ class Backup(Role):
         else:
             self.ask_copy()
 
-    def tick(self) -> None:
-        """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for
-        notices that may be lost."""
-        now = self._ctx.now
-        if now >= self._leave_due:
-            self.leave()
-        if not self.in_sync and now >= self._asked_copy_at + limits.copy_again_after_s:
-            self.ask_copy()
-        if now >= self._waiting_since + limits.ask_after_s and self._held:
-            self._waiting_since = now
-            m = self._m
-            for dep in self._held[0].deps:
-                owner = m.knowledge.set_of(dep.op).primary
-                if (
-                    dep.op != m.operator.name
-                    and owner is not None
-                    and m.knowledge.status_of(dep) is not Status.DURABLE
-                ):
-                    self._ctx.send(owner, AskDurable(dep.op))
-        if now >= self._thaw_at and not self._m.proposing:
-            # Whoever froze this set has given up, or is gone, and its primary may live: the next generation,
-            # with nothing changed, ends the attempt.
-            self._m.proposing = True
-            self._thaw_at = now + limits.frozen_max_s
-            self._ctx.emit(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
+    def dues(self) -> list[Due]:
+        """Ask again: to be let go, for a copy, for notices that may be lost; and end a freeze that nobody
+        ends."""
+        copy_at = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
+        thaw_at = FOREVER if self._m.proposing else self._thaw_at
+        return [
+            (self._leave_due, self.leave),
+            (copy_at, self.ask_copy),
+            (self._waiting_since + limits.ask_after_s, self._ask_durable),
+            (thaw_at, self._end_freeze),
+        ]
 
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        copy_due = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
-        thaw_due = FOREVER if self._m.proposing else self._thaw_at
-        return min(copy_due, self._waiting_since + limits.ask_after_s, thaw_due, self._leave_due)
+    def _ask_durable(self) -> None:
+        """What the oldest held record waits for: the notice may be lost."""
+        m = self._m
+        self._waiting_since = self._ctx.now
+        for dep in self._held[0].deps:
+            owner = m.knowledge.set_of(dep.op).primary
+            if (
+                dep.op != m.operator.name
+                and owner is not None
+                and m.knowledge.status_of(dep) is not Status.DURABLE
+            ):
+                self._ctx.send(owner, AskDurable(dep.op))
+
+    def _end_freeze(self) -> None:
+        """Whoever froze this set has given up, or is gone, and its primary may live: the next generation,
+        with nothing changed, ends the attempt."""
+        self._m.proposing = True
+        self._thaw_at = self._ctx.now + limits.frozen_max_s
+        self._ctx.emit(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
 
 
 FOREVER_VERSION = 1 << 62

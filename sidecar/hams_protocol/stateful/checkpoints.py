@@ -8,6 +8,7 @@ and no decision of the protocol rests on one.
 
 from typing import TYPE_CHECKING
 
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.effects import ReadCheckpoint, WriteCheckpoint
 from hams_protocol.graph import WhenLost
 from hams_protocol.messages import SAVED, AskDurable, RoleReport, StateCopy
@@ -15,16 +16,14 @@ from hams_protocol.messages import SAVED, AskDurable, RoleReport, StateCopy
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
 
-FOREVER = float("inf")
 
-
-class Checkpoints:
+class Checkpoints(Timed):
     """The checkpoints of one instance. `every` seconds lie between two, and none is written of a version that
     has one."""
 
     def __init__(self, machine: "StatefulMachine") -> None:
+        super().__init__(machine.ctx)
         self._m = machine
-        self._ctx = machine.ctx
         self._every_s = (
             FOREVER if machine.operator.checkpoint is None else machine.operator.checkpoint.every_s
         )
@@ -76,9 +75,13 @@ class Checkpoints:
         epoch, version = (0, -1) if self.saved is None else (self.saved.epoch, self.saved.version)
         return (RoleReport(m.operator.name, SAVED, epoch, version, False),)
 
-    def tick(self) -> None:
+    def dues(self) -> list[Due]:
+        """The next checkpoint."""
+        return [(self._due, self._begin)]
+
+    def _begin(self) -> None:
         """Write, or ask what may be written."""
-        if self._ctx.now < self._due or not self._is_writer():
+        if not self._is_writer():
             return
         self._due = self._ctx.now + self._every_s
         m = self._m
@@ -101,10 +104,6 @@ class Checkpoints:
             return False
         self._asked = False
         return self._write(min(mark.seq, m.backup.applied))
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return self._due
 
     def _is_writer(self) -> bool:
         m = self._m

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import limits
 from hams_protocol.deps import Deps
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.effects import (
     NoteDurable,
     Propose,
@@ -46,15 +47,13 @@ from hams_protocol.versions import Version
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
 
-FOREVER = float("inf")
 
-
-class Durability:
+class Durability(Timed):
     """Everything of a primary's epoch that happens between an executed version and its being durable."""
 
     def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet) -> None:
+        super().__init__(machine.ctx)
         self._m = machine
-        self._ctx = machine.ctx
         self._epoch = replica_set.epoch
         newest = machine.store.newest
         assert newest is not None, "a primary has a state"
@@ -173,16 +172,18 @@ class Durability:
         knowledge = self._m.knowledge
         return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
 
-    def _resend(self, follower: Follower) -> None:
-        """Once more, from what it has received. That is no progress: a follower that receives nothing is
-        dropped all the same."""
-        if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
-            return
-        if self._ctx.now < max(follower.progress_at, follower.sent_at) + self._patience_s(follower):
-            return
-        if not follower.ack:
-            return
-        self._send_again(follower)
+    def _resend_at(self, follower: Follower) -> float:
+        """When what it has not received goes out again. That is no progress: a follower that receives nothing
+        is dropped all the same."""
+        owes = follower.ack and not follower.copying and follower.received < follower.sent
+        if not owes or follower.down_since != FOREVER:
+            return FOREVER
+        return max(follower.progress_at, follower.sent_at) + self._patience_s(follower)
+
+    def _resend(self) -> None:
+        for follower in self._followers.all.values():
+            if self._ctx.now >= self._resend_at(follower):
+                self._send_again(follower)
 
     def _send_again(self, follower: Follower) -> None:
         before = follower.progress_at, follower.silent_since
@@ -198,12 +199,12 @@ class Durability:
         follower.sent = follower.received
         self._ship_to(follower, self._ready_up_to())
 
-    def _ask_applied(self, follower: Follower) -> None:
+    def _ask_applied(self) -> None:
         """The acknowledgement of an apply may be lost."""
-        if self._ctx.now < follower.ask_at:
-            return
-        follower.asked_at = self._ctx.now
-        self._ctx.send(follower.instance, AskApplied(self._m.operator.name, self._epoch))
+        for follower in self._followers.all.values():
+            if self._ctx.now >= follower.ask_at:
+                follower.asked_at = self._ctx.now
+                self._ctx.send(follower.instance, AskApplied(self._m.operator.name, self._epoch))
 
     def peer_up(self, peer: InstanceId) -> None:
         """A follower is back: what it has not acknowledged goes out again."""
@@ -532,19 +533,26 @@ class Durability:
         if lost:
             self._copy(called)
 
+    def _gone_at(self, follower: Follower) -> float:
+        m = self._m
+        return follower.gone_at(
+            follower.instance in m.members,
+            m.graph.data.recovery.suspect_after_s,
+            self._lag_max_s(follower),
+            m.lateness.judges_at,
+        )
+
     def drop_gone(self) -> None:
         """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member
         stays in the ack set."""
         m = self._m
         if not self._may_propose():
             return
-        gone = self._followers.gone(
-            m.members,
-            m.graph.data.recovery.suspect_after_s,
-            self._lag_max_s,
-            self._ctx.now,
-            m.lateness.judges_at,
-        )
+        gone = [
+            follower.instance
+            for follower in self._followers.all.values()
+            if self._ctx.now >= self._gone_at(follower)
+        ]
         for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
@@ -613,34 +621,38 @@ class Durability:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self, deps: Deps) -> None:
-        """Resend, shrink, ask again; `deps` are those of the newest state."""
-        now = self._ctx.now
-        if now >= self._reconsider_at:
-            self._reconsider_at = FOREVER
-        self.drop_gone()
-        for follower in self._followers.all.values():
-            self._resend(follower)
-            self._ask_applied(follower)
-            self._admit(follower)
-        if now >= self._waiting_since + limits.ask_after_s:
-            self._waiting_since = now
-            self._ask_durable(deps)
-            self._ask_durable(self._oldest_pending())
+    @property
+    def arrange_at(self) -> float:
+        """When somebody who is to end may be let go."""
+        return max(self.leaving.due, self._may_propose_at)
 
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        gone = max(
-            self._followers.patience_ends(
-                self._m.graph.data.recovery.suspect_after_s, self._lag_max_s, self._m.lateness.judges_at
-            ),
-            self._may_propose_at,
-        )
-        due = min(gone, self._followers.deadline(self._patience_s), self._waiting_since + limits.ask_after_s)
-        called = self._choice.called
+    def dues(self) -> list[Due]:
+        """Resend, shrink, ask again, propose again."""
+        followers, called = self._followers.all.values(), self._choice.called
+        keeper_at = FOREVER
         if called is not None and called.applied < 0 and not called.copying:
-            due = min(due, self._choice.deadline(self._keeper_patience_s(called)), called.copied_by)
-        return min(due, self._reconsider_at, max(self.leaving.due, self._may_propose_at))
+            keeper_at = min(self._choice.deadline(self._keeper_patience_s(called)), called.copied_by)
+        return [
+            (max(min(map(self._gone_at, followers), default=FOREVER), self._may_propose_at), self.drop_gone),
+            (min(map(self._resend_at, followers), default=FOREVER), self._resend),
+            (min([follower.ask_at for follower in followers], default=FOREVER), self._ask_applied),
+            (self._reconsider_at, self._reconsider),
+            (self._waiting_since + limits.ask_after_s, self._ask_waiting),
+            (keeper_at, self.find_keeper),
+        ]
+
+    def _reconsider(self) -> None:
+        """What became of a proposal is known by now, or may be asked."""
+        self._reconsider_at = FOREVER
+        self.drop_gone()
+        for follower in list(self._followers.all.values()):
+            self._admit(follower)
+
+    def _ask_waiting(self) -> None:
+        self._waiting_since = self._ctx.now
+        primary = self._m.primary
+        self._ask_durable(() if primary is None else primary.deps)
+        self._ask_durable(self._oldest_pending())
 
 
 def size_of(version: Version) -> int:

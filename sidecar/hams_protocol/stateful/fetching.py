@@ -8,14 +8,13 @@ lost, instead of a primary that has none.
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER, Due
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import AskCopy, Fence, FenceAnswer, Message, RecordAck, StateCopy
 from hams_protocol.stateful.role import Role
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
-
-FOREVER = float("inf")
 
 
 class Fetching(Role):
@@ -87,17 +86,9 @@ class Fetching(Role):
         if peer == self._keeper:
             self._down_since = min(self._down_since, self._ctx.now)
 
-    def tick(self) -> None:
+    def dues(self) -> list[Due]:
         """Ask again; end where the keeper has gone."""
-        if self._ctx.now >= self._gone_at:
-            self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")
-        elif self._ctx.now >= self._again_at:
-            self.ask()
+        return [(self._again_at, self.ask), (self._down_since + limits.backup_lag_max_s, self._give_up)]
 
-    @property
-    def _gone_at(self) -> float:
-        return self._down_since + limits.backup_lag_max_s
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return min(self._again_at, self._gone_at)
+    def _give_up(self) -> None:
+        self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")

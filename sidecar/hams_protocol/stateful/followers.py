@@ -5,15 +5,14 @@ enters it before the compare-and-swap that declares it in sync; a member leaves 
 it is known.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
+from hams_protocol.due import FOREVER
 from hams_protocol.ids import InstanceId
 from hams_protocol.lateness import pause_s
 from hams_protocol.topology import ReplicaSet
-
-FOREVER = float("inf")
 
 
 class Follower:
@@ -74,6 +73,29 @@ class Follower:
         self.leaves_at = FOREVER
         self.down_since = FOREVER
         self.refused = False
+
+    def gone_at(
+        self, is_registered: bool, suspect_after_s: float, lag_max_s: float, judges_at: float
+    ) -> float:
+        """When it counts as dead, or as one that does not receive what it is sent, if nothing more is heard
+        of it: then its primary drops it from its set.
+
+        Before `judges_at` silence is no reason: the primary's own loop is late. One of `silence_max_s` is,
+        however late that runs.
+        """
+        at = -FOREVER if self.refused else self.down_since + suspect_after_s
+        if self.received < self.sent:
+            if not is_registered:
+                at = min(at, self.progress_at + suspect_after_s)
+            if self.ack:
+                at = min(at, self.progress_at + max(limits.backup_lag_max_s, lag_max_s))
+        if is_registered and not self.heard:
+            at = max(at, self.named_at + limits.backup_lag_max_s)
+        if not self.refused:
+            at = max(at, judges_at)
+        owes = self.down_since != FOREVER or (self.ack and self.received < self.sent)
+        silence_ends = self.silent_since + max(limits.silence_max_s, lag_max_s)
+        return min(at, silence_ends) if owes else at
 
     @property
     def ask_at(self) -> float:
@@ -188,86 +210,3 @@ class Followers:
             follower.silent_since = min(follower.silent_since + pause_s(by_s), now)
             if follower.down_since != FOREVER:
                 follower.down_since = min(follower.down_since + by_s, now)
-
-    def gone(
-        self,
-        living: Iterable[InstanceId],
-        suspect_after_s: float,
-        lag_max_s: Callable[[Follower], float],
-        now: float,
-        judges_at: float = -FOREVER,
-    ) -> list[InstanceId]:
-        """Followers that are dead, or have not received what was sent for too long (`lag_max_s`): their
-        primary drops them from its set.
-
-        Before `judges_at` silence is no reason: the primary's own loop is late. One of `silence_max_s` is,
-        however late that runs.
-        """
-        living = set(living)
-        return [
-            follower.instance
-            for follower in self.all.values()
-            if (
-                (now >= judges_at or follower.refused)
-                and self._is_gone(follower, living, suspect_after_s, lag_max_s, now)
-            )
-            or now >= self._silence_ends(follower, lag_max_s)
-        ]
-
-    @staticmethod
-    def _silence_ends(follower: Follower, lag_max_s: Callable[[Follower], float]) -> float:
-        """When it has owed a word for so long that no delay of its primary explains it."""
-        owes = follower.down_since != FOREVER or (follower.ack and follower.received < follower.sent)
-        if not owes:
-            return FOREVER
-        return follower.silent_since + max(limits.silence_max_s, lag_max_s(follower))
-
-    @staticmethod
-    def _is_gone(
-        follower: Follower,
-        living: set[InstanceId],
-        suspect_after_s: float,
-        lag_max_s: Callable[[Follower], float],
-        now: float,
-    ) -> bool:
-        if (
-            not follower.heard
-            and follower.instance in living
-            and now < follower.named_at + limits.backup_lag_max_s
-        ):
-            return False
-        if follower.refused or now >= follower.down_since + suspect_after_s:
-            return True
-        stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
-        if follower.instance not in living and stalled_s >= suspect_after_s:
-            return True
-        return follower.ack and stalled_s >= limits.backup_lag_max_s and stalled_s >= lag_max_s(follower)
-
-    def patience_ends(
-        self, suspect_after_s: float, lag_max_s: Callable[[Follower], float], judges_at: float = -FOREVER
-    ) -> float:
-        """When a follower may have become one of those."""
-        due = FOREVER
-        for follower in self.all.values():
-            if follower.down_since != FOREVER:
-                patience_s = follower.down_since + suspect_after_s
-                due = min(
-                    due,
-                    patience_s
-                    if follower.heard
-                    else max(patience_s, follower.named_at + limits.backup_lag_max_s),
-                )
-            if follower.ack and follower.received < follower.sent:
-                due = min(due, follower.progress_at + lag_max_s(follower))
-        if not any(follower.refused for follower in self.all.values()):
-            due = max(due, judges_at)
-        return min([due, *(self._silence_ends(follower, lag_max_s) for follower in self.all.values())])
-
-    def deadline(self, patience_s: Callable[[Follower], float]) -> float:
-        """When something is to be sent again to a follower."""
-        due = FOREVER
-        for follower in self.all.values():
-            if follower.ack and follower.received < follower.sent and follower.down_since == FOREVER:
-                due = min(due, max(follower.progress_at, follower.sent_at) + patience_s(follower))
-            due = min(due, follower.ask_at)
-        return due

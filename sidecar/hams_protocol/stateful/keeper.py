@@ -9,6 +9,7 @@ topology without it is known.
 
 from hams_protocol import limits
 from hams_protocol.context import Context
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.gossip import Gossip
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
@@ -30,8 +31,6 @@ from hams_protocol.messages import (
 from hams_protocol.stateful.backup import Backup
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
-
-FOREVER = float("inf")
 
 
 class HeldState:
@@ -86,7 +85,7 @@ class HeldState:
         self.backup.resumed(end)
 
 
-class Keeper:
+class Keeper(Timed):
     """All states that one instance holds for others."""
 
     def __init__(
@@ -98,7 +97,7 @@ class Keeper:
         gossip: Gossip,
         own: str,
     ) -> None:
-        self._ctx = ctx
+        super().__init__(ctx)
         self._gossip = gossip
         self._graph = graph
         self._instance = instance
@@ -269,16 +268,9 @@ class Keeper:
             if (primary := self._knowledge.set_of(op).primary) is not None:
                 self._ctx.send(primary, Leave(op, held.epoch))
 
-    def tick(self) -> None:
-        """Ask for notices that may be lost; ask again to be let go."""
-        if self._ctx.now >= self._leaving_due:
-            self.leave()
+    def dues(self) -> list[Due]:
+        """Ask again to be let go; what the states' replicas are to do."""
+        dues: list[Due] = [(self._leaving_due if self.states else FOREVER, self.leave)]
         for held in self.states.values():
-            held.backup.tick()
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        due = self._leaving_due if self.states else FOREVER
-        for held in self.states.values():
-            due = min(due, held.backup.deadline())
-        return due
+            dues += held.backup.dues()
+        return dues

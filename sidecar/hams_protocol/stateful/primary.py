@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import limits
 from hams_protocol.deps import Deps, merge
+from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import (
     AbandonBatch,
     BatchUnit,
@@ -49,8 +50,6 @@ from hams_protocol.topology import ReplicaSet
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
-
-FOREVER = float("inf")
 
 
 class Primary(Role):
@@ -231,8 +230,7 @@ class Primary(Role):
         leaving = self._durability.leaving
         self._durability.find_keeper()
         if self._draining or leaving.some:
-            risky = any(unit.attempts for unit in self._running)
-            self._durability.arrange(self._draining, risky)
+            self._arrange()
         if self._draining and leaving.successor() is not None:
             if not self._running and not self.loading:
                 self._hand_over()
@@ -240,6 +238,10 @@ class Primary(Role):
             self._durability.settle()
         elif not self._running and not self.loading and m.model_ready:
             self._form_batches()
+
+    def _arrange(self) -> None:
+        risky = any(unit.attempts for unit in self._running)
+        self._durability.arrange(self._draining, risky)
 
     def _form_batches(self) -> None:
         """Run what may run, until a batch is under way or nothing is left."""
@@ -494,20 +496,22 @@ class Primary(Role):
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Resend, shrink, ask again; say again that it cannot go on."""
-        self._durability.tick(self._execution.deps)
-        if self._ctx.now >= self._suspected_at + limits.suspect_again_after_s:
-            self._suspected_at = self._ctx.now if self.needs_rollback else FOREVER
-            if self.needs_rollback:
-                self._suspect_itself("its model died with versions that were not captured")
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
+    def dues(self) -> list[Due]:
+        """The next batch and the next step of who is to end; say again that it cannot go on; what durability
+        waits for."""
         m = self._m
-        due = min(self._durability.deadline(), self._suspected_at + limits.suspect_again_after_s)
         idle = not self._running and not self.loading and m.model_ready and not m.attempts.holds
-        return min(due, m.queue.deadline()) if idle else due
+        return [
+            *self._durability.dues(),
+            (self._durability.arrange_at, self._arrange),
+            (self._suspected_at + limits.suspect_again_after_s, self._suspect_again),
+            (m.queue.deadline() if idle else FOREVER, self.pump),
+        ]
+
+    def _suspect_again(self) -> None:
+        self._suspected_at = self._ctx.now if self.needs_rollback else FOREVER
+        if self.needs_rollback:
+            self._suspect_itself("its model died with versions that were not captured")
 
 
 BATCHES_PER_EPOCH = 1 << 40

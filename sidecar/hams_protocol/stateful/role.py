@@ -4,8 +4,8 @@ nothing is asked of it.
 `StatefulMachine.become` is the one place where an instance changes roles.
 """
 
-from hams_protocol.context import Context
 from hams_protocol.deps import Deps
+from hams_protocol.due import Timed
 from hams_protocol.effects import AbandonBatch
 from hams_protocol.events import (
     BatchDone,
@@ -21,14 +21,9 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.joins import Unit
 from hams_protocol.messages import Message
 
-FOREVER = float("inf")
 
-
-class Role:
+class Role(Timed):
     """A standby, and what every other role does unless it says otherwise."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
 
     @property
     def name(self) -> str:
@@ -114,10 +109,3 @@ class Role:
 
     def pump(self) -> None:
         """After each event: what can go on now."""
-
-    def tick(self) -> None:
-        """What is due."""
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return FOREVER

@@ -400,7 +400,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 "stateful.durability",
-                "Durability.tick",
+                "Durability._ask_waiting",
                 "self._ask_durable(self._oldest_pending())",
                 "pass",
             ),
@@ -551,9 +551,9 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 "stateful.followers",
-                "Followers._is_gone",
-                "if follower.received < follower.sent",
-                "if follower.applied < follower.sent",
+                "Follower.gone_at",
+                "if self.received < self.sent:",
+                "if self.applied < self.sent:",
             ),
         ),
     ),
