@@ -6,13 +6,14 @@ applies an entry only when its owner says that it is committed, so a tail can st
 """
 
 from hams_protocol import limits
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.due import FOREVER, Due, Timed
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.log import ShardLog, log_of
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import AskCopy, Leave, LogAck, LogAppend, LogCopy
 
 
-class ShardFollower:
+class ShardFollower(Timed):
     """One shard's log as held by a peer of its owner. `log` is None until a joiner has copied it."""
 
     def __init__(
@@ -25,7 +26,8 @@ class ShardFollower:
         log: ShardLog | None,
         joining: bool,
     ) -> None:
-        self._ctx = ctx
+        super().__init__(ctx)
+        self._frontend = ctx
         self.shard = shard
         self.name = name
         self.epoch = epoch
@@ -47,7 +49,10 @@ class ShardFollower:
             self._ctx.send(
                 self.owner,
                 AskCopy(
-                    self.name, self.epoch, -1 if self.log is None else self.log.last, self._ctx.generation
+                    self.name,
+                    self.epoch,
+                    -1 if self.log is None else self.log.last,
+                    self._frontend.generation,
                 ),
             )
 
@@ -72,9 +77,11 @@ class ShardFollower:
         if not parts[-1].last or len(parts) != parts[-1].part + 1:
             return
         self._parts.clear()
-        self.log = log_of(parts, self._ctx.graph.data.frontend)
+        self.log = log_of(parts, self._frontend.graph.data.frontend)
         if self.owner is not None:
-            self._ctx.send(self.owner, LogAck(self.shard, self.epoch, self.log.last, self._ctx.generation))
+            self._ctx.send(
+                self.owner, LogAck(self.shard, self.epoch, self.log.last, self._frontend.generation)
+            )
 
     def append(self, sender: InstanceId, message: LogAppend) -> None:
         """Entries of this epoch from its owner; acknowledged cumulatively. What leaves a gap is not taken."""
@@ -93,7 +100,9 @@ class ShardFollower:
     def acknowledge(self) -> None:
         """Say once how far the log goes, after all entries that have come together."""
         if self._owed is not None and self.log is not None:
-            self._ctx.send(self._owed, LogAck(self.shard, self.epoch, self.log.last, self._ctx.generation))
+            self._ctx.send(
+                self._owed, LogAck(self.shard, self.epoch, self.log.last, self._frontend.generation)
+            )
             self._owed = None
 
     def leave(self) -> None:
@@ -107,13 +116,6 @@ class ShardFollower:
         if self.owner is not None:
             self._ctx.send(self.owner, Leave(self.name, self.epoch))
 
-    def tick(self) -> None:
+    def dues(self) -> list[Due]:
         """A joiner whose copy or admission makes no progress asks again, and so does who is to be let go."""
-        if self._ask_at <= self._ctx.now:
-            self.ask()
-        if self._leave_at <= self._ctx.now:
-            self._ask_to_leave()
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return min(self._ask_at, self._leave_at)
+        return [(self._ask_at, self.ask), (self._leave_at, self._ask_to_leave)]

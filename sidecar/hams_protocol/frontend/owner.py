@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
 from hams_protocol.deps import Dep
+from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.replication import Replication
@@ -506,24 +507,34 @@ class ShardOwner:
 
     # -- time ------------------------------------------------------------------------------------------------
 
+    def dues(self, propose_at: float = FOREVER) -> list[Due]:
+        """What its followers wait for; in a mode without retention, requests that can no longer complete."""
+        if self.halted >= 0:
+            return []
+        dues = self.replication.dues(propose_at)
+        if not self._ctx.mode.retains and self.live:
+            dues.append((self._given_up_at(next(iter(self.live.values()))), self._give_up))
+        return dues
+
+    def _given_up_at(self, live: Live) -> float:
+        return live.since + 2 * self._spec.request_timeout_s
+
+    def _give_up(self) -> None:
+        for live in list(self.live.values()):
+            if self._ctx.now < self._given_up_at(live):
+                break
+            live.given_up = True
+            self.log.append(DoneEntry(live.admit.request))
+
     def tick(self) -> None:
-        """Resend; in a mode without retention, give up requests that can no longer complete."""
-        self.replication.tick()
-        if not self._ctx.mode.retains:
-            for live in list(self.live.values()):
-                if self._ctx.now - live.since < 2 * self._spec.request_timeout_s:
-                    break
-                live.given_up = True
-                self.log.append(DoneEntry(live.admit.request))
+        """Do what is due. Changes of the set are proposed for all shards of the frontend, one at a time."""
+        for at, act in self.dues():
+            if self._ctx.now >= at:
+                act()
 
     def deadline(self, propose_at: float) -> float:
         """When `tick` has something to do, or, not before `propose_at`, the set is to be changed."""
-        if self.halted >= 0:
-            return FOREVER
-        due = self.replication.deadline(propose_at)
-        if not self._ctx.mode.retains and self.live:
-            due = min(due, next(iter(self.live.values())).since + 2 * self._spec.request_timeout_s)
-        return due
+        return min([at for at, _ in self.dues(propose_at)], default=FOREVER)
 
     def check(self) -> None:
         """The invariants of this owner."""

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
+from hams_protocol.due import FOREVER, Due
 from hams_protocol.events import Member
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.log import ShardLog, copy_parts
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
@@ -272,49 +273,53 @@ class Replication:
         if self._followers and self.news_at == FOREVER:
             self.news_at = self._ctx.now + limits.completion_delay_s
 
-    def tick(self) -> None:
-        """Resend, and tell commit indices."""
-        now, log = self._ctx.now, self._log
-        for follower in self._followers.values():
-            if follower.resend_at <= now:
-                self._again(follower)
-        if self.news_at <= now:
-            self.news_at = FOREVER
-            for follower in self._followers.values():
-                if follower.told < log.committed and follower.sent == log.last:
-                    self._ctx.send(
-                        follower.instance, LogAppend(self._shard, log.epoch, log.last + 1, (), log.committed)
-                    )
-                    follower.told = log.committed
+    def dues(self, propose_at: float) -> list[Due]:
+        """Resend, tell commit indices, and, not before `propose_at`, the next change of the set."""
+        followers = self._followers.values()
+        return [
+            (min([follower.resend_at for follower in followers], default=FOREVER), self._resend),
+            (self.news_at, self._tell_news),
+            (max(min(map(self._wish_at, followers), default=FOREVER), propose_at), self._wish),
+        ]
 
-    def deadline(self, propose_at: float) -> float:
-        """When `tick` or, not before `propose_at`, `wish` has something to do."""
-        due, down = self.news_at, self._ctx.down
+    def _resend(self) -> None:
         for follower in self._followers.values():
-            if follower.resend_at < due:
-                due = follower.resend_at
-            if not follower.counted:
-                continue
-            if (
-                self._may_be_admitted(follower)
-                or follower.instance in self._revoked
-                or follower.instance in self._dropping
-            ):
-                wish_at = propose_at
-            else:
-                wish_at = follower.stalled_since + limits.backup_lag_max_s
-                if down and follower.instance in down:
-                    wish_at = min(wish_at, down[follower.instance] + self._suspect_after_s)
-                if follower.instance not in self._ctx.refused:
-                    wish_at = max(wish_at, self._ctx.lateness.judges_at)
-                wish_at = min(wish_at, follower.silent_since + limits.silence_max_s)
-            if (
-                follower.leaves_at < wish_at and not self._ctx.draining
-            ):  # an owner that is to end itself lets nobody go
-                wish_at = follower.leaves_at
-            if wish_at < due:
-                due = max(wish_at, propose_at)
-        return due
+            if follower.resend_at <= self._ctx.now:
+                self._again(follower)
+
+    def _tell_news(self) -> None:
+        log = self._log
+        self.news_at = FOREVER
+        for follower in self._followers.values():
+            if follower.told < log.committed and follower.sent == log.last:
+                self._ctx.send(
+                    follower.instance, LogAppend(self._shard, log.epoch, log.last + 1, (), log.committed)
+                )
+                follower.told = log.committed
+
+    def _wish(self) -> None:
+        self._ctx.wishing = True
+
+    def _wish_at(self, follower: Follower) -> float:
+        """When the owner wants a change of the set because of this follower."""
+        if not follower.counted:
+            return FOREVER
+        if self._may_be_admitted(follower) or follower.instance in self._dropping:
+            return -FOREVER
+        lost_at = self._lost_at(follower)
+        # An owner that is to end itself lets nobody go.
+        return lost_at if self._ctx.draining else min(lost_at, follower.leaves_at)
+
+    def _lost_at(self, follower: Follower) -> float:
+        """When a member of the ack set counts as dead, or as one that does not receive. Joiners outside it
+        hold nobody up: managers look after them."""
+        if follower.instance in self._revoked:
+            return -FOREVER
+        at = follower.stalled_since + limits.backup_lag_max_s
+        at = min(at, self._ctx.down.get(follower.instance, FOREVER) + self._suspect_after_s)
+        if follower.instance not in self._ctx.refused:
+            at = max(at, self._ctx.lateness.judges_at)
+        return min(at, follower.silent_since + limits.silence_max_s)
 
     # -- the owner's own compare-and-swap --------------------------------------------------------------------
 
@@ -391,20 +396,5 @@ class Replication:
         return here and follower.in_sync and follower.leaves_at == FOREVER
 
     def _is_lost(self, instance: InstanceId) -> bool:
-        """Whether a member of the ack set is dead, or does not receive. Joiners outside it hold nobody up:
-        managers look after them."""
         follower = self._followers.get(instance)
-        if follower is None or not follower.counted:
-            return False
-        now = self._ctx.now
-        if now >= follower.silent_since + limits.silence_max_s:
-            return True
-        judges = instance in self._revoked or instance in self._ctx.refused
-        if not judges and not self._ctx.lateness.may_judge(now):
-            return False
-        if (
-            instance in self._revoked
-            or now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s
-        ):
-            return True
-        return now >= follower.stalled_since + limits.backup_lag_max_s
+        return follower is not None and follower.counted and self._ctx.now >= self._lost_at(follower)
