@@ -360,6 +360,20 @@ def test_only_one_proposal_is_under_way():
     assert replace(net.topology, generation=0) != net.topology
 
 
+@pytest.mark.parametrize("gone", ["F-2", "F-3"])
+def test_what_another_follower_lacks_goes_out_again_while_a_proposal_is_under_way(gone):
+    """The change of the set that cannot be made yet once put off everything that was due."""
+    other = "F-3" if gone == "F-2" else "F-2"
+    net = Net(graph(op("p", FRONTEND), replicas=3), TRIO).start()
+    net.etcd_away = True
+    net.feed("F-1", PeerDown(gone, True))
+    net.run()
+    net.cut.add(("F-1", other))
+    net.ask("F-1")
+    net.run()
+    assert net.machines["F-1"].deadline() <= net.now + limits.resend_after_s
+
+
 def named_again(net: Net, learnt: tuple[str, ...]) -> None:
     """A manager drops the joiner, whose lease has expired, and names it again; `learnt` hear of the second
     only."""
