@@ -19,9 +19,9 @@ SHOWN = 10
 
 def odd(counts: Sequence[int]) -> str:
     """What is wrong with counts that should be 1..n, each once, in any order; empty if nothing is."""
-    found = Counter(counts)
-    missing = sorted(set(range(1, len(counts) + 1)) - found.keys())
-    doubled = sorted(count for count, times in found.items() if times > 1)
+    result = Counter(counts)
+    missing = sorted(set(range(1, len(counts) + 1)) - result.keys())
+    doubled = sorted(count for count, times in result.items() if times > 1)
     if not missing and not doubled:
         return ""
     return f"{len(counts)} replies, missing counts {missing[:SHOWN]}, doubled {doubled[:SHOWN]}"

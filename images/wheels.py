@@ -99,12 +99,12 @@ def sources(project: str) -> str:
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in [ROOT / "pyproject.toml", LOCK, Path(__file__), *files]:
-        found.update(
+        digest.update(
             str(path.relative_to(ROOT)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
         )
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def compilation() -> Path | None:

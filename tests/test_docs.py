@@ -153,9 +153,9 @@ def commands(page: Path) -> Iterator[list[str]]:
     ]
     for line in lines:
         for part in re.split(r"&&|\||;", line.removeprefix("$ ")):
-            found = re.match(r"\s*hams (.*)", part)
-            if found:
-                yield shlex.split(found[1], comments=True)
+            match = re.match(r"\s*hams (.*)", part)
+            if match:
+                yield shlex.split(match[1], comments=True)
     for inline in INLINE.findall(prose(text)):
         yield shlex.split(inline.removeprefix("hams "))
 

@@ -42,13 +42,13 @@ def names(requirements: list[str]) -> set[str]:
 
 def declared() -> set[str]:
     """Every third-party name that either project depends on, in any extra."""
-    found: set[str] = set()
+    result: set[str] = set()
     for folder in (".", "model-sdk"):
         data = project(folder)
-        found |= names(data["dependencies"])
+        result |= names(data["dependencies"])
         for extra in data["optional-dependencies"].values():
-            found |= names(extra)
-    return found - {"hams", "hams-sdk"}
+            result |= names(extra)
+    return result - {"hams", "hams-sdk"}
 
 
 def test_both_wheels_carry_the_same_version() -> None:
@@ -109,13 +109,13 @@ def test_a_frozen_value_cannot_be_changed_in_the_tests() -> None:
 
 def imported_roots(tree: ast.AST) -> set[str]:
     """The top-level package of every absolute import, wherever in the module it stands."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            result |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            result.add(node.module.split(".")[0])
+    return result
 
 
 def test_the_core_imports_the_standard_library_and_itself_only() -> None:

@@ -233,7 +233,7 @@ def read_sim(path: Path, into: Cells) -> None:
     cell.when.append(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat())
 
 
-def table(found: Cells, commit: str = "") -> str:
+def table(actual: Cells, commit: str = "") -> str:
     """The whole document. `commit`: of the newest results, if it is known."""
     newest = [f"The newest of these results are of commit {commit}.", ""] if commit else []
     lines = [
@@ -266,7 +266,7 @@ def table(found: Cells, commit: str = "") -> str:
     for name, levels, scenario in CATALOGUE:
         cells = []
         for level in LEVELS:
-            result = found.get((name, level))
+            result = actual.get((name, level))
             cells.append(result.cell() if result is not None else "no result" if level in levels else "-")
         lines.append(f"| {name} | {scenario} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -127,7 +127,7 @@ def _step(instruction: str, rest: str, arguments: dict[str, str], number: int) -
 
 def _lines(text: str) -> list[tuple[int, str]]:
     """Logical lines with the number of their first physical one; comments and empty lines are gone."""
-    found: list[tuple[int, str]] = []
+    seen: list[tuple[int, str]] = []
     parts: list[str] = []
     began = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -136,9 +136,9 @@ def _lines(text: str) -> list[tuple[int, str]]:
         began = began if parts else number
         parts.append(line.strip().removesuffix("\\").strip())
         if not line.rstrip().endswith("\\"):
-            found.append((began, " ".join(part for part in parts if part)))
+            seen.append((began, " ".join(part for part in parts if part)))
             parts = []
-    return found
+    return seen
 
 
 def _expand(text: str, values: Mapping[str, str], number: int) -> str:

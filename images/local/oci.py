@@ -45,14 +45,14 @@ class Config:
 
     def document(self) -> dict[str, object]:
         """As the OCI image specification writes it."""
-        found = {
+        values = {
             "Entrypoint": list(self.entrypoint),
             "Cmd": list(self.command),
             "Env": [f"{name}={value}" for name, value in self.environment.items()],
             "User": self.user,
             "WorkingDir": self.folder,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in values.items() if value}
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Image:
 
 def digest_of(file: Path) -> str:
     """sha256 of a file, as OCI writes it."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with file.open("rb") as stream:
         while data := stream.read(CHUNK_BYTES):
-            found.update(data)
-    return f"sha256:{found.hexdigest()}"
+            digest.update(data)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def pack(folder: Path, archive: Path) -> Layer:
@@ -168,8 +168,8 @@ def _read(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
     stream = archive.extractfile(name)
     if stream is None:
         raise KeyError(f"{name} is no file")
-    found: dict[str, Any] = json.loads(stream.read())
-    return found
+    data: dict[str, Any] = json.loads(stream.read())
+    return data
 
 
 def files_layer(folder: Path, archive: Path, files: Sequence[tuple[str, bytes, int]]) -> Layer:

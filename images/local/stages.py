@@ -52,21 +52,21 @@ def build(
 def _made_from(stages: list[Stage], context: Path, find: Callable[[str], Image]) -> str:
     """All that the result depends on, as one hash: steps, layers below, and what is copied from the
     context."""
-    found = hashlib.sha256(repr(stages).encode())
+    digest = hashlib.sha256(repr(stages).encode())
     own = {stage.name for stage in stages}
     for stage in stages:
         if stage.base not in own:
-            found.update(repr(find(stage.base)).encode())
+            digest.update(repr(find(stage.base)).encode())
         for step in stage.steps:
             for source in step.sources if isinstance(step, Copy) and not step.stage else ():
                 top = context / source
                 for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
                     if path.is_file() and "__pycache__" not in path.parts:
-                        found.update(
+                        digest.update(
                             f"{path.relative_to(context)} {path.stat().st_mode}".encode()
                             + hashlib.sha256(path.read_bytes()).digest()
                         )
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _stage(
@@ -174,16 +174,16 @@ def _copy(act: dict[str, Any], context: Path, root: Path, work: Path, number: in
         _overlay(act["chain"], source_root, None, work)
     target = _within(root, step.target, act["folder"])
     for source in step.sources:
-        found = source_root / source.lstrip("/")
-        if not found.exists():
+        result = source_root / source.lstrip("/")
+        if not result.exists():
             raise BuildFailed(f"COPY {source}: not there")
-        if found.is_dir():  # the content of a folder is copied, not the folder
+        if result.is_dir():  # the content of a folder is copied, not the folder
             target.mkdir(parents=True, exist_ok=True)
-            words = ["cp", "-a", "--no-preserve=ownership", f"{found}/.", str(target)]
+            words = ["cp", "-a", "--no-preserve=ownership", f"{result}/.", str(target)]
         else:
-            into = target / found.name if step.target.endswith("/") or target.is_dir() else target
+            into = target / result.name if step.target.endswith("/") or target.is_dir() else target
             into.parent.mkdir(parents=True, exist_ok=True)
-            words = ["cp", "-a", "--no-preserve=ownership", str(found), str(into)]
+            words = ["cp", "-a", "--no-preserve=ownership", str(result), str(into)]
         subprocess.run(words, check=True)
     if not step.stage:  # as .dockerignore says
         for junk in [*target.rglob("__pycache__")]:

@@ -42,8 +42,8 @@ def test_counts_are_one_to_n_in_any_order() -> None:
 
 
 def test_a_right_run_is_ok(tmp_path: Path) -> None:
-    found = judged(recorded(tmp_path), {"p": [1]})
-    assert (found["ok"], found["violations"], found["wrong_counts"], found["history_lines"]) == (
+    verdict = judged(recorded(tmp_path), {"p": [1]})
+    assert (verdict["ok"], verdict["violations"], verdict["wrong_counts"], verdict["history_lines"]) == (
         True,
         [],
         {},
@@ -52,8 +52,8 @@ def test_a_right_run_is_ok(tmp_path: Path) -> None:
 
 
 def test_counts_decide_as_well_as_the_history(tmp_path: Path) -> None:
-    found = judged(recorded(tmp_path), {"p": [1], "q": [1, 1]})
-    assert (found["ok"], found["violations"], found["wrong_counts"]) == (
+    verdict = judged(recorded(tmp_path), {"p": [1], "q": [1, 1]})
+    assert (verdict["ok"], verdict["violations"], verdict["wrong_counts"]) == (
         False,
         [],
         {"q": "2 replies, missing counts [2], doubled [1]"},
@@ -80,9 +80,9 @@ def test_counts_decide_as_well_as_the_history(tmp_path: Path) -> None:
 def test_a_history_that_is_violated_is_not_ok(
     tmp_path: Path, changes: dict[str, str], invariant: str
 ) -> None:
-    found: dict[str, Any] = judged(recorded(tmp_path, **changes), {"p": [1]})
-    assert found["ok"] is False
-    assert invariant in {line.partition(":")[0] for line in found["violations"]}
+    verdict: dict[str, Any] = judged(recorded(tmp_path, **changes), {"p": [1]})
+    assert verdict["ok"] is False
+    assert invariant in {line.partition(":")[0] for line in verdict["violations"]}
 
 
 def test_a_last_line_that_was_cut_off_is_none(tmp_path: Path) -> None:

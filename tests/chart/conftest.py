@@ -26,10 +26,10 @@ def find_helm() -> str | None:
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    found = find_helm()
-    if found is None:
+    result = find_helm()
+    if result is None:
         pytest.skip("no helm here: make chart builds one")
-    return found
+    return result
 
 
 @pytest.fixture

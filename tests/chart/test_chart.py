@@ -24,22 +24,22 @@ Render = Callable[..., Objects]
 
 
 def one(objects: Objects, kind: str, name: str) -> dict[str, Any]:
-    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"] == name]
-    assert len(found) == 1, [(item["kind"], item["metadata"]["name"]) for item in objects]
-    return found[0]
+    values = [item for item in objects if item["kind"] == kind and item["metadata"]["name"] == name]
+    assert len(values) == 1, [(item["kind"], item["metadata"]["name"]) for item in objects]
+    return values[0]
 
 
 def containers(objects: Objects) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Every container with its pod's spec."""
-    found = []
+    seen = []
     for item in objects:
         spec = item.get("spec", {})
         if item["kind"] == "CronJob":
             spec = spec["jobTemplate"]["spec"]
         pod = spec if item["kind"] == "Pod" else spec.get("template", {}).get("spec")
         if pod:
-            found += [(item["metadata"]["name"], pod, container) for container in pod["containers"]]
-    return found
+            seen += [(item["metadata"]["name"], pod, container) for container in pod["containers"]]
+    return seen
 
 
 def environment(objects: Objects) -> dict[str, str]:
@@ -113,17 +113,17 @@ def test_wrong_values_are_refused_with_their_place(render: Render, values: dict[
 def test_all_pods_find_their_images_and_run_where_they_may(render: Render) -> None:
     taint = [{"key": "only", "operator": "Exists"}]
     where = {"nodeSelector": {"pool": "x"}, "tolerations": taint, "priorityClassName": "high"}
-    found = containers(
+    items = containers(
         render({"image": {"pullSecrets": ["ours", "theirs"]}, "controller": where, "etcd": where})
     )
-    assert {name for name, _, _ in found} >= {
+    assert {name for name, _, _ in items} >= {
         "hams-controller",
         "hams-etcd",
         "hams-etcd-defragmentation",
         "hams-test-controller",
         "hams-test-etcd",
     }
-    for name, pod, _ in found:
+    for name, pod, _ in items:
         assert pod["imagePullSecrets"] == [{"name": "ours"}, {"name": "theirs"}], name
         assert {key: pod.get(key) for key in where} == where, name
     for name, pod, _ in containers(render()):
@@ -131,15 +131,15 @@ def test_all_pods_find_their_images_and_run_where_they_may(render: Render) -> No
 
 
 def test_all_pods_meet_the_restricted_profile(render: Render) -> None:
-    found = containers(render())
-    assert {name for name, _, _ in found} >= {
+    items = containers(render())
+    assert {name for name, _, _ in items} >= {
         "hams-controller",
         "hams-etcd",
         "hams-etcd-defragmentation",
         "hams-test-controller",
         "hams-test-etcd",
     }
-    for name, pod, container in found:
+    for name, pod, container in items:
         assert pod["securityContext"]["runAsNonRoot"] is True, name
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
         context = container["securityContext"]

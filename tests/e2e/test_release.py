@@ -28,15 +28,15 @@ class Quiet(Cluster):
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every command, in order; the release is at revision 7."""
-    found: list[str] = []
+    seen: list[str] = []
 
     def run(*words: object, env: dict[str, str]) -> str:
-        found.append(" ".join(str(word) for word in words if word != install.CHART))
+        seen.append(" ".join(str(word) for word in words if word != install.CHART))
         return '{"version": 7}' if "status" in words else ""
 
     monkeypatch.setattr(install, "run", run)
     monkeypatch.setattr(install, "helm", lambda cluster: "helm")
-    return found
+    return seen
 
 
 WAITED_FOR = [

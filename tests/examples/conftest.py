@@ -68,10 +68,10 @@ class Running:
             passed = made if made is not None and (route is None or op.name in route) else {}
             came |= bool(passed)
             for item in edge.inputs:
-                found = passed.get(item.source)
-                if found is None and not item.optional:
+                read = passed.get(item.source)
+                if read is None and not item.optional:
                     return None, []
-                arrays.append(found)
+                arrays.append(read)
         if not came:
             return None, []
         rows = len(next(array for array in arrays if array is not None))
@@ -92,13 +92,13 @@ def decoded(datatype: str, shape: tuple[int, ...], data: Any) -> Any:
     """An output of the engine as a next model gets it: BYTES come encoded."""
     if datatype != "BYTES":
         return np.asarray(data).reshape(shape)
-    found, raw, at = [], bytes(data), 0
+    values, raw, at = [], bytes(data), 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "little")
-        found.append(raw[at + 4 : at + 4 + size])
+        values.append(raw[at + 4 : at + 4 + size])
         at += 4 + size
-    column = np.empty(len(found), object)
-    column[:] = found
+    column = np.empty(len(values), object)
+    column[:] = values
     return column.reshape(shape)
 
 

@@ -33,8 +33,8 @@ def test_the_same_question_in_other_words_lies_near_and_another_one_does_not(
         "In which city is JFK airport located?",
         "How do I bake bread?",
     ]
-    found = sentences(texts)
-    near = found @ found.T
-    assert found.shape == (3, DIM)
-    assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    text = sentences(texts)
+    near = text @ text.T
+    assert text.shape == (3, DIM)
+    assert np.allclose(np.linalg.norm(text, axis=1), 1, atol=1e-5)
     assert near[0, 1] > 0.5 > 0.2 > near[0, 2]

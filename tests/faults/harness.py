@@ -149,15 +149,15 @@ class GraphRun:
         view = await (self.redundant() if whole else self.view())
         if operator in self.supervisor.graph.shard_names:
             leader = (await self.topology()).find(operator).primary
-            found = [item for item in view.instances if item.id == leader]
+            values = [item for item in view.instances if item.id == leader]
         else:
-            found = [
+            values = [
                 item
                 for item in view.instances
                 if (item.operator or item.role) == operator and item.role == role
             ]
-        assert found, f"no {role} of {operator}"
-        return random.choice(found)
+        assert values, f"no {role} of {operator}"
+        return random.choice(values)
 
     @contextlib.asynccontextmanager
     async def coordination(self) -> AsyncIterator[EtcdCoordination]:
@@ -181,8 +181,8 @@ class GraphRun:
         async with self.coordination() as coordination, asyncio.timeout(within_s):
             while True:
                 entry = await coordination.get(records.failover_key(self.supervisor.uid, name))
-                if entry is not None and (found := records.decode_failover(entry.value)).epoch >= epoch:
-                    return found
+                if entry is not None and (decoded := records.decode_failover(entry.value)).epoch >= epoch:
+                    return decoded
                 await self.stalled(0.02)
 
     async def moment(self) -> Snapshot:
@@ -213,8 +213,8 @@ class GraphRun:
         The order of the changes in etcd tells, no clock does. See `leases_kept`.
         """
         uid = self.supervisor.uid
-        found = next(entry for entry in since.entries if entry.key == records.topology_key(uid))
-        assert leads(records.decode_topology(found.value), instance), f"{instance} led nothing"
+        match = next(entry for entry in since.entries if entry.key == records.topology_key(uid))
+        assert leads(records.decode_topology(match.value), instance), f"{instance} led nothing"
         async with (
             self.coordination() as coordination,
             asyncio.timeout(REDUNDANT_S),
@@ -231,9 +231,9 @@ class GraphRun:
     async def until(self, holds: Callable[[Topology], bool], within_s: float = REDUNDANT_S) -> Topology:
         """The first topology for which `holds` is true."""
         async with asyncio.timeout(within_s):
-            while not holds(found := await self.topology()):
+            while not holds(result := await self.topology()):
                 await self.stalled(0.02)
-            return found
+            return result
 
     async def epochs(self) -> dict[str, int]:
         """Epoch of every operator's set and every shard."""
@@ -241,13 +241,13 @@ class GraphRun:
 
     def lines(self, kind: str, of: str = "") -> list[dict[str, Any]]:
         """Lines of the history so far, of all instances or of those whose id begins with `of`."""
-        found = []
+        seen = []
         for file in sorted(self.history.glob(f"{of}*.jsonl")):
             for line in file.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # the last one may be half written
                     if (read := json.loads(line))["t"] == kind:
-                        found.append(read)
-        return found
+                        seen.append(read)
+        return seen
 
     def log_of(self, instance: str, model: bool = False) -> str:
         """What an instance or its model has logged."""
@@ -375,9 +375,9 @@ class GraphRun:
             answer = await reader.readuntil(b"\r\n\r\n")
             status = int(answer.split(b" ", 2)[1])
             length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-            found = status, await reader.readexactly(length)
+            result = status, await reader.readexactly(length)
             whole = b"connection: close" not in answer.lower()
-            return found
+            return result
         finally:
             if kept is not None and whole:
                 kept.streams = reader, writer
@@ -401,8 +401,8 @@ class GraphRun:
         failed = [reply for reply in self.replies if reply.status != 200]
         assert not failed, f"{len(failed)} of {len(self.replies)} requests failed, the first: {failed[0]}"
         assert len({reply.key for reply in self.replies}) == len(self.replies)
-        found = sorted(int(str(reply.tensor(counts))) for reply in self.replies)
-        assert found == list(range(1, len(found) + 1)) or also, f"effects lost or doubled: {odd(found)}"
+        answers = sorted(int(str(reply.tensor(counts))) for reply in self.replies)
+        assert answers == list(range(1, len(answers) + 1)) or also, f"effects lost or doubled: {odd(answers)}"
         report = check_directory(self.history)
         assert report.ok, report.render()
 
@@ -534,9 +534,9 @@ def _open(history: Path) -> set[str]:
     for file in history.glob("frontend-*.jsonl"):
         for line in file.read_text().splitlines():
             with contextlib.suppress(ValueError):  # the last one may be half written
-                found = json.loads(line)
-                if found["t"] == "log":
-                    logged.add(found["req"])
-                elif found["t"] == "complete":
-                    complete.add(found["req"])
+                data = json.loads(line)
+                if data["t"] == "log":
+                    logged.add(data["req"])
+                elif data["t"] == "complete":
+                    complete.add(data["req"])
     return logged - complete

@@ -19,9 +19,9 @@ async def written(folder: CheckpointFolder, above: int) -> int:
     """Until a checkpoint of more than `above` versions is there; its version."""
     async with asyncio.timeout(REDUNDANT_S):
         while True:
-            found = next(folder.heads(), None)
-            if found is not None and found[1].version > above:
-                return found[1].version
+            match = next(folder.heads(), None)
+            if match is not None and match[1].version > above:
+                return match[1].version
             await asyncio.sleep(0.1)
 
 
@@ -77,9 +77,9 @@ async def test_f13_a_lost_state_begins_again_from_its_newest_checkpoint(tmp_path
         for item in (await run.view()).instances:
             if item.operator == "first":
                 run.strike(item)
-        topology = await run.until(lambda found: found.find("first").restarted_in > 0)
-        found = topology.find("first")
-        end = found.end_of(found.restarted_in - 1)
+        topology = await run.until(lambda replica_set: replica_set.find("first").restarted_in > 0)
+        replica_set = topology.find("first")
+        end = replica_set.end_of(replica_set.restarted_in - 1)
         assert end is not None
         assert end > 10
         await run.answered(40)

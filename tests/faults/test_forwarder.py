@@ -77,13 +77,13 @@ class Pair:
 
     def versions(self) -> list[int]:
         """Versions of the records that came; each of them whole."""
-        found = []
+        seen = []
         for item in self.messages:
             if isinstance(item, StateRecord):
                 assert isinstance(item.state, HeapPayload)
                 assert bytes(item.state.data) == item.version.to_bytes(4, "big") * (item.state.nbytes // 4)
-                found.append(item.version)
-        return found
+                seen.append(item.version)
+        return seen
 
 
 def notice(n: int) -> Durable:

@@ -44,14 +44,14 @@ async def test_f33_the_state_of_a_revoked_primary_goes_on_under_its_fresh_id(tmp
             if item.operator == "first" and item.id != primary.id:
                 run.strike(item)
         await revoke(run, primary)
-        topology = await run.until(lambda found: found.find("first").epoch > before)
+        topology = await run.until(lambda match: match.find("first").epoch > before)
         successor = topology.find("first").primary
         assert successor is not None
         assert successor.startswith(f"{primary.id}-")
         await run.answered(60)
         view = await run.redundant()
-        found = next(item for item in view.instances if item.operator == "first" and item.role == "primary")
-        assert (found.id, found.proxy_pid) == (successor, primary.proxy_pid), "and its supervisor knows it"
+        match = next(item for item in view.instances if item.operator == "first" and item.role == "primary")
+        assert (match.id, match.proxy_pid) == (successor, primary.proxy_pid), "and its supervisor knows it"
         await run.answered(20)
         assert not (await run.view()).losses, (
             "found again, if it was away for so long that it was called lost"

@@ -83,10 +83,10 @@ async def stop_between(run: GraphRun, primary: str, backup: str, pid: int) -> in
 
 async def without(run: GraphRun, gone: str) -> None:
     """Until nobody counts on this instance any more."""
-    found = await run.until(
+    replica_set = await run.until(
         lambda topology: gone not in (*topology.find("first").joining, *topology.find("first").in_sync)
     )
-    assert found.find("first").primary != gone
+    assert replica_set.find("first").primary != gone
 
 
 async def test_f5_a_joiner_that_dies_within_its_copy_is_never_promoted(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ async def test_f5_a_joiner_that_dies_within_its_copy_is_never_promoted(tmp_path:
         before = await run.epochs()
         await run.kill("first", "backup")
         for _ in range(2):
-            found = await run.until(lambda topology: bool(topology.find("first").joining))
-            joiner = found.find("first").joining[0]
+            replica_set = await run.until(lambda topology: bool(topology.find("first").joining))
+            joiner = replica_set.find("first").joining[0]
             run.strike(next(item for item in (await run.view()).instances if item.id == joiner))
             await without(run, joiner)
         await run.answered(20)
@@ -217,9 +217,9 @@ async def successor_dies(run: GraphRun, kept: bool = False) -> int:
             topology.find("first").epoch >= epoch and (not kept or bool(topology.find("first").keepers))
         )
     )
-    found = topology.find("first")
-    assert (found.epoch, found.lost) == (epoch, False)
-    run.strike(next(item for item in (await run.view()).instances if item.id == found.primary))
+    replica_set = topology.find("first")
+    assert (replica_set.epoch, replica_set.lost) == (epoch, False)
+    run.strike(next(item for item in (await run.view()).instances if item.id == replica_set.primary))
     return epoch
 
 
@@ -231,8 +231,8 @@ async def test_f33_a_successor_that_dies_before_another_is_in_sync_loses_the_sta
         async with run.load(clients=4):
             epoch = await successor_dies(run)
             await not_ready(run, "StateLost")
-            found = (await run.topology()).find("first")
-            assert (found.epoch, found.lost) == (epoch, True), (
+            result = (await run.topology()).find("first")
+            assert (result.epoch, result.lost) == (epoch, True), (
                 "nobody else is taken for one who has the state"
             )
             assert not await run.supervisor.allow_restart("first")
@@ -251,8 +251,10 @@ async def test_f33_a_successor_that_dies_before_another_is_in_sync_begins_again_
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=4):
             epoch = await successor_dies(run)
-            found = (await run.until(lambda topology: topology.find("first").restarted_in > 0)).find("first")
-            assert found.restarted_in == epoch + 1
+            replica_set = (await run.until(lambda topology: topology.find("first").restarted_in > 0)).find(
+                "first"
+            )
+            assert replica_set.restarted_in == epoch + 1
             await run.answered(40)
             view = await run.redundant()
         assert [loss.operator for loss in view.losses] == ["first"]

@@ -41,9 +41,9 @@ async def peers_of(run: GraphRun) -> dict[str, tuple[str, int]]:
 async def everybody(run: GraphRun) -> set[str]:
     """Who is registered, once all are who run."""
     async with asyncio.timeout(REDUNDANT_S):
-        while (found := await run.registered()) != {item.id for item in (await run.view()).instances}:
+        while (result := await run.registered()) != {item.id for item in (await run.view()).instances}:
             await run.stalled(0.02)
-        return found
+        return result
 
 
 def resident_bytes(pid: int) -> int:

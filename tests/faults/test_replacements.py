@@ -35,8 +35,8 @@ async def test_f43_no_request_waits_until_the_replacement_of_a_dead_primary_is_i
             await run.answered(10 * CLIENTS)
             await run.kill(operator, "primary")
             await everybody_answered(run, asyncio.get_running_loop().time())
-            found = (await run.topology()).find(operator)
-            assert not found.in_sync, "the replacement was sooner than the last answer"
+            result = (await run.topology()).find(operator)
+            assert not result.in_sync, "the replacement was sooner than the last answer"
             await run.redundant()
     run.verify()
 
@@ -48,10 +48,10 @@ async def test_f43_a_state_that_loses_both_its_members_goes_on_from_its_keeper(t
     ):
         await run.answered(10 * CLIENTS)
         await run.kill("first", "primary")
-        found = (await run.until(lambda topology: bool(topology.find("first").keepers))).find("first")
-        assert not found.in_sync
-        run.strike(next(item for item in (await run.view()).instances if item.id == found.primary))
-        await run.until(lambda topology: topology.find("first").epoch > found.epoch)
+        replica_set = (await run.until(lambda topology: bool(topology.find("first").keepers))).find("first")
+        assert not replica_set.in_sync
+        run.strike(next(item for item in (await run.view()).instances if item.id == replica_set.primary))
+        await run.until(lambda topology: topology.find("first").epoch > replica_set.epoch)
         await run.answered(10 * CLIENTS)
         await run.redundant()
     assert not run.lines("lost")

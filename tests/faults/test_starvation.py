@@ -28,8 +28,8 @@ async def test_f42_a_graph_in_a_quota_of_a_part_of_a_core_loses_nothing_and_repl
     except OSError as error:
         pytest.skip(f"no control groups can be made here: {error}")
     port, _ = free_ports(2)
-    found = await asyncio.to_thread(starvation.measure, share, 0, SECONDS, port, tmp_path)
-    assert starvation.judge(found) == [], found
+    read = await asyncio.to_thread(starvation.measure, share, 0, SECONDS, port, tmp_path)
+    assert starvation.judge(read) == [], read
 
 
 async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goes_on_when_it_wakes_up(
@@ -50,8 +50,8 @@ async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goe
             await run.stalled(4 * instances.hung_kept_s)
             primary = next(item for item in holders if item.role == "primary")
             run.strike(primary, "proxy", signal.SIGCONT)
-            found = await run.until(lambda topology: not topology.find("first").lost)
-            assert (found.find("first").primary or "").startswith(primary.id)
+            replica_set = await run.until(lambda topology: not topology.find("first").lost)
+            assert (replica_set.find("first").primary or "").startswith(primary.id)
             await run.answered(40)
             for item in holders:
                 if item is not primary:

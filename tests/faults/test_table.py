@@ -44,17 +44,17 @@ def test_each_outcome_is_told_from_the_others(tool: ModuleType, tmp_path: Path) 
     (tmp_path / "p.xml").write_text(JUNIT)
     (tmp_path / "F1.json").write_text(json.dumps({"histories": 9, "histories_per_s": 4.5, "failures": []}))
     (tmp_path / "F2.json").write_text(json.dumps({"histories": 9, "failures": [{}]}))
-    found: dict[tuple[str, str], object] = {}
+    by_name: dict[tuple[str, str], object] = {}
     (tmp_path / "older.xml").write_text(
         JUNIT.replace(
             '<testcase name="test_f13_lost" time="1.0"/>',
             '<testcase name="test_f13_lost"><error/></testcase>',
         )
     )
-    tool.read_junit([tmp_path / "older.xml", tmp_path / "p.xml"], found, set())
+    tool.read_junit([tmp_path / "older.xml", tmp_path / "p.xml"], by_name, set())
     for name in ("F1", "F2"):
-        tool.read_sim(tmp_path / f"{name}.json", found)
-    said = rows(tool.table(found))
+        tool.read_sim(tmp_path / f"{name}.json", by_name)
+    said = rows(tool.table(by_name))
     assert re.fullmatch(r"passed \(9 histories\), 2 s, \d{4}-\d\d-\d\d", said["F1"][0])
     assert said["F1"][1] == "passed (1 test), 2 s, 2026-01-02"
     assert said["F2"][0].startswith("**failed**: 1 of 9")
@@ -74,9 +74,9 @@ def test_a_scenario_on_a_cluster_counts_for_that_level(tool: ModuleType, tmp_pat
     (tmp_path / "k.xml").write_text(
         "<testsuites>" + suite.format("e2e.scenarios.test_nodes") + "</testsuites>"
     )
-    found: dict[tuple[str, str], object] = {}
-    tool.read_junit([tmp_path / "k.xml"], found, set())
-    said = rows(tool.table(found))
+    by_name: dict[tuple[str, str], object] = {}
+    tool.read_junit([tmp_path / "k.xml"], by_name, set())
+    said = rows(tool.table(by_name))
     assert said["F16"][1:] == said["F17"][1:] == ["no result", "passed (1 test), 2 s, 2026-01-02"]
 
 
@@ -116,11 +116,11 @@ def test_a_row_of_which_a_part_ran_says_of_how_many(tool: ModuleType, tmp_path: 
         ),
     ):
         (tmp_path / "p.xml").write_text(junit(*ran))
-        found: dict[tuple[str, str], object] = {}
-        tool.count_sources(tests, found)
-        gone = tool.read_junit([tmp_path / "p.xml"], found, tests)
+        by_name: dict[tuple[str, str], object] = {}
+        tool.count_sources(tests, by_name)
+        gone = tool.read_junit([tmp_path / "p.xml"], by_name, tests)
         assert gone == [f"{module}.{name}" for module, name in ran if "once" in name]
-        assert rows(tool.table(found))["F1"][1:] == cells
+        assert rows(tool.table(by_name))["F1"][1:] == cells
 
 
 NODES = ("e2e.scenarios.test_nodes", "test_F1_cut")

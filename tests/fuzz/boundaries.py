@@ -85,10 +85,14 @@ def _copy(value: object) -> object:
 def _collect(value: object, places: list[tuple[list[object] | dict[str, object], int | str]]) -> None:
     waiting = [value]
     while waiting:
-        found = waiting.pop()
+        result = waiting.pop()
         items = (
-            enumerate(found) if isinstance(found, list) else found.items() if isinstance(found, dict) else ()
+            enumerate(result)
+            if isinstance(result, list)
+            else result.items()
+            if isinstance(result, dict)
+            else ()
         )
         for at, item in items:
-            places.append((found, at))  # type: ignore[arg-type]
+            places.append((result, at))  # type: ignore[arg-type]
             waiting.append(item)

@@ -193,7 +193,7 @@ def hostile(graph: GraphData) -> st.SearchStrategy[Hostile]:
 
 def generate(graph: GraphData, count: int, number: int) -> list[Hostile]:
     """So many of them; the same for the same number."""
-    found: list[Hostile] = []
+    seen: list[Hostile] = []
 
     @seed(number)
     @settings(
@@ -205,10 +205,10 @@ def generate(graph: GraphData, count: int, number: int) -> list[Hostile]:
     )
     @given(hostile(graph))
     def collect(request: Hostile) -> None:
-        found.append(request)
+        seen.append(request)
 
     collect()
-    return found
+    return seen
 
 
 def good(graph: GraphData) -> dict[str, object]:

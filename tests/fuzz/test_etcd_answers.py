@@ -170,12 +170,12 @@ async def test_a_watch_goes_on_after_a_spoilt_answer(etcd: tuple[FakeEtcd, EtcdC
     for seed in range(min(len(cases(20)), 200)):
         rng = Random(seed)
         fake.answer = lambda method: GOOD[method].SerializeToString()
-        found = await client.get_prefix("/hams/v1/g/")
+        entries = await client.get_prefix("/hams/v1/g/")
         fake.watches = [rng.choice((b"\xff" * 9, b"<html>", WATCH.SerializeToString()[:-3]))]
         spoil = iter((b"\xff" * 9, b"<html>"))
         good = GOOD["/etcdserverpb.KV/Range"].SerializeToString()
         fake.answer = lambda method, spoil=spoil, good=good: next(spoil, good)  # type: ignore[misc]
-        async with client.watch("/hams/v1/g/", found) as watch:
+        async with client.watch("/hams/v1/g/", entries) as watch:
             event = await anext(watch)
             assert isinstance(event, Put)
             assert event.entry.value == b"8"

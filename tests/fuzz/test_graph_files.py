@@ -37,9 +37,9 @@ def judge(load: Any, what: Any) -> None:
 def test_a_changed_object_is_a_graph_or_has_problems() -> None:
     for seed in cases(400):
         rng = Random(seed)
-        found = mutated(rng.choice(OBJECTS), rng, deep=(1, 5, 70, 200))
-        if isinstance(found, dict):
-            judge(load_object, found)
+        result = mutated(rng.choice(OBJECTS), rng, deep=(1, 5, 70, 200))
+        if isinstance(result, dict):
+            judge(load_object, result)
 
 
 @pytest.mark.timeout(3600)
@@ -49,9 +49,9 @@ def test_a_changed_file_is_a_graph_or_has_problems() -> None:
         judge(load_text, text(mutated(rng.choice(OBJECTS), rng)))
 
 
-def text(found: object) -> str:
+def text(result: object) -> str:
     """JSON is YAML, and takes what Python's writer of YAML would not."""
-    return json.dumps(found, allow_nan=True, default=str)
+    return json.dumps(result, allow_nan=True, default=str)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_numbers_of_hundreds_of_digits_and_deep_nesting_are_problems(value: str)
 
 def test_an_object_that_is_nested_without_end_has_problems() -> None:
     """As Kubernetes hands it out: its decoder takes more levels than a function may call itself."""
-    found = {**OBJECTS[0], "spec": {**OBJECTS[0]["spec"], "frontend": nested(30_000, Random(1))}}
+    values = {**OBJECTS[0], "spec": {**OBJECTS[0]["spec"], "frontend": nested(30_000, Random(1))}}
     with pytest.raises(InvalidGraph, match="nested deeper"):
-        load_object(found)
+        load_object(values)

@@ -72,11 +72,11 @@ def test_what_a_model_process_sends_is_a_frame_or_a_bad_frame() -> None:
         rng = Random(seed)
         kind = rng.choice(list(FROM_MODEL))
         try:
-            found = FrameReader().feed(spoilt(kind, FROM_MODEL[kind], rng))
+            values = FrameReader().feed(spoilt(kind, FROM_MODEL[kind], rng))
         except BadModelFrame:
             continue
-        read += len(found)
-        assert all(isinstance(frame, FromModel) for frame in found)
+        read += len(values)
+        assert all(isinstance(frame, FromModel) for frame in values)
     assert read
 
 
@@ -93,10 +93,10 @@ def test_what_a_proxy_sends_is_a_frame_or_a_broken_contract() -> None:
             theirs.sendall(spoilt(kind, TO_MODEL[kind], rng))
             theirs.shutdown(socket.SHUT_WR)
             try:
-                found = channel.receive()
+                result = channel.receive()
             except ContractBroken:
                 continue
-        if found is not None:
+        if result is not None:
             read += 1
-            assert isinstance(found[1], dict)
+            assert isinstance(result[1], dict)
     assert read

@@ -53,15 +53,15 @@ def machines() -> dict[str, Any]:
 
 def newcomers() -> dict[str, Any]:
     """The same, before they know any roles."""
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "p": StatefulMachine(GRAPH, "p", "p-2"),
         "s": StatelessMachine(GRAPH, "s", "s-1"),
         FRONTEND: FrontendMachine(GRAPH, "F-1"),
         "manager": ManagerMachine(GRAPH, "m-1"),
     }
-    for machine in found.values():
+    for machine in values.values():
         machine.step(TopologyLearnt(Topology(), 0), 0.0)
-    return found
+    return values
 
 
 def test_each_machine_of_the_fuzzer_lives() -> None:
@@ -79,8 +79,8 @@ def message(rng: Random) -> Message:
         mock.patch.object(test_peer_frames, "TEXTS", WORDS),
         mock.patch.object(test_peer_frames, "WRITABLE", NUMBERS),
     ):
-        found: Message = test_peer_frames.sample(rng.choice(KINDS), rng)
-        return found
+        result: Message = test_peer_frames.sample(rng.choice(KINDS), rng)
+        return result
 
 
 def test_F36_no_message_that_is_let_in_ends_a_machine() -> None:
@@ -88,14 +88,14 @@ def test_F36_no_message_that_is_let_in_ends_a_machine() -> None:
     seen: Counter[bool] = Counter()
     for seed in cases(1000):
         rng = Random(seed)
-        found = message(rng)
+        result = message(rng)
         for made in (machines, newcomers):
             for of, machine in made().items():
-                let_in = not names[of].unknown(found)
+                let_in = not names[of].unknown(result)
                 seen[let_in] += 1
                 if let_in:
                     sender = rng.choice(("p-2", "F-2", "s-1", "m-2", "nobody"))
-                    machine.step(Received(sender, found), 1.0)
+                    machine.step(Received(sender, result), 1.0)
     assert min(seen[True], seen[False]) > 500, "both happen"
 
 

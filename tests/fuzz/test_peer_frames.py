@@ -158,8 +158,8 @@ def test_a_spoilt_greeting_is_a_greeting_or_refused() -> None:
             data = rng.randbytes(20)
 
         def greet(expected: Any = expected, kind: int = kind, data: bytes = data) -> None:
-            found = handshake.read(expected, kind, data)
-            if isinstance(found, handshake.Hello):
-                handshake.answer(found, "g", "a")
+            read = handshake.read(expected, kind, data)
+            if isinstance(read, handshake.Hello):
+                handshake.answer(read, "g", "a")
 
         refused(greet)

@@ -29,22 +29,24 @@ def copy(version: int) -> StateCopy:
 
 def spoilt(data: bytes, rng: Random) -> bytes:
     """Bytes changed, cut, doubled or replaced."""
-    found = bytearray(data)
+    result = bytearray(data)
     what = rng.random()
     if what < 0.6:
         for _ in range(rng.randint(1, 3)):
-            found[rng.randrange(len(found))] = rng.choice((0, 0x22, 0x2D, 0x39, 0x5B, 0x7B, 0x80, 0xC3, 0xFF))
+            result[rng.randrange(len(result))] = rng.choice(
+                (0, 0x22, 0x2D, 0x39, 0x5B, 0x7B, 0x80, 0xC3, 0xFF)
+            )
     elif what < 0.8:
-        del found[rng.randrange(len(found)) :]
+        del result[rng.randrange(len(result)) :]
     elif what < 0.9:
-        at = rng.randrange(len(found))
-        found[at:at] = found[at : at + rng.randint(1, 50)]
+        at = rng.randrange(len(result))
+        result[at:at] = result[at : at + rng.randint(1, 50)]
     else:
-        at = rng.randrange(max(len(found) - 8, 1))
-        found[at : at + 8] = rng.choice((1 << 40, (1 << 64) - 1, 0, len(data))).to_bytes(
+        at = rng.randrange(max(len(result) - 8, 1))
+        result[at : at + 8] = rng.choice((1 << 40, (1 << 64) - 1, 0, len(data))).to_bytes(
             8, rng.choice(("big", "little"))
         )
-    return bytes(found)
+    return bytes(result)
 
 
 @pytest.mark.timeout(3600)

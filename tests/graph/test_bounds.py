@@ -153,9 +153,9 @@ def test_the_cost_of_a_wrong_graph_grows_with_its_size_alone(shape: str, size: i
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_more_problems_are_reported_than_a_person_can_read_and_none_of_them_is_long(shape: str) -> None:
-    found = problems(SHAPES[shape](200_000))
-    assert len(found) <= fields.graph_problems_max + 1
-    assert max(map(len, found), default=0) < 8192
+    values = problems(SHAPES[shape](200_000))
+    assert len(values) <= fields.graph_problems_max + 1
+    assert max(map(len, values), default=0) < 8192
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -157,26 +157,26 @@ def test_an_operator_whose_only_use_is_its_feedback_leads_somewhere() -> None:
 
 
 def test_the_uid_is_the_given_one_else_the_resource_s_else_the_name() -> None:
-    found = read_text(HEAD + SMALL, "ServiceGraph").root
-    assert isinstance(found, dict)
-    assert load_object(found, on_kubernetes=False).data.uid == "test"
-    found["metadata"] = {"name": "test", "uid": "u-1"}
-    assert load_object(found, on_kubernetes=False).data.uid == "u-1"
-    assert load_object(found, on_kubernetes=False, uid="u-2").data.uid == "u-2"
+    text = read_text(HEAD + SMALL, "ServiceGraph").root
+    assert isinstance(text, dict)
+    assert load_object(text, on_kubernetes=False).data.uid == "test"
+    text["metadata"] = {"name": "test", "uid": "u-1"}
+    assert load_object(text, on_kubernetes=False).data.uid == "u-1"
+    assert load_object(text, on_kubernetes=False, uid="u-2").data.uid == "u-2"
 
 
 def test_an_object_of_a_cluster_with_its_status_and_metadata_is_read() -> None:
-    found = read_text(HEAD + SMALL, "ServiceGraph").root
-    assert isinstance(found, dict)
-    found["metadata"] = {
+    text = read_text(HEAD + SMALL, "ServiceGraph").root
+    assert isinstance(text, dict)
+    text["metadata"] = {
         "name": "test",
         "namespace": "ml",
         "managedFields": [],
         "generation": 3,
         "creationTimestamp": "2026-01-01T00:00:00Z",
     }
-    found["status"] = {"anything": 1}
-    assert load_object(found, on_kubernetes=False).data.name == "test"
+    text["status"] = {"anything": 1}
+    assert load_object(text, on_kubernetes=False).data.name == "test"
 
 
 def test_a_file_that_cannot_be_read_is_an_invalid_graph(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_number_that_json_does_not_have_is_named(number: str) -> None:
 
 
 def test_the_same_holds_for_an_object_that_was_never_text() -> None:
-    found = yaml.safe_load(GRAPH % ".inf")
+    data = yaml.safe_load(GRAPH % ".inf")
     with pytest.raises(InvalidGraph) as error:
-        load_object(found, on_kubernetes=False)
+        load_object(data, on_kubernetes=False)
     assert "spec.operators[0].model.config.rates[1]: expected a finite number" in str(error.value)

@@ -52,12 +52,12 @@ def expected(rule: object) -> Schema:
         case Flag():
             return {"type": "boolean"}
         case Text():
-            found: Schema = {"type": "string", "maxLength": rule.most}
+            schema: Schema = {"type": "string", "maxLength": rule.most}
             if rule.least:
-                found["minLength"] = rule.least
+                schema["minLength"] = rule.least
             if not rule.pattern.startswith(r"[\s\S]"):
-                found["pattern"] = f"^{rule.pattern}$"
-            return found
+                schema["pattern"] = f"^{rule.pattern}$"
+            return schema
         case OneOf():
             return {"type": "string", "enum": [option.value for option in rule.options]}
         case Json():
@@ -85,20 +85,20 @@ def expected(rule: object) -> Schema:
 
 def expected_object(cls: type) -> Schema:
     declared = given_fields(cls)
-    found: Schema = {
+    schema: Schema = {
         "type": "object",
         "properties": {given.key: expected_field(given) for given in declared.values()},
     }
     required = sorted(given.key for given in declared.values() if given.required)
-    return found | ({"required": required} if required else {})
+    return schema | ({"required": required} if required else {})
 
 
 def expected_field(given: Given) -> Schema:
-    found = expected(given.rule) | {"description": given.about}
+    result = expected(given.rule) | {"description": given.about}
     return (
-        found
+        result
         if given.required or given.default in (None, "", ())
-        else found | {"default": plain(given.rule, given.default)}
+        else result | {"default": plain(given.rule, given.default)}
     )
 
 
@@ -118,11 +118,11 @@ def plain(rule: object, value: Any) -> Any:
     )
 
 
-def plain_schema(found: Schema) -> Schema:
+def plain_schema(schema: Schema) -> Schema:
     """A schema without its CEL rules, `required` sorted."""
     kept = {
         key: value
-        for key, value in found.items()
+        for key, value in schema.items()
         if key not in ("x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys")
     }
     if "properties" in kept:
@@ -135,12 +135,12 @@ def plain_schema(found: Schema) -> Schema:
     return kept
 
 
-def flat(found: Schema, path: str = "spec") -> dict[str, Any]:
+def flat(schema: Schema, path: str = "spec") -> dict[str, Any]:
     """A schema as {place: value}, so that a difference names its place."""
-    if not isinstance(found, dict) or not found:
-        return {path: found}
+    if not isinstance(schema, dict) or not schema:
+        return {path: schema}
     return {
-        place: value for key, below in found.items() for place, value in flat(below, f"{path}.{key}").items()
+        place: value for key, below in schema.items() for place, value in flat(below, f"{path}.{key}").items()
     }
 
 
@@ -150,15 +150,15 @@ def test_the_schema_and_the_typed_model_agree_field_by_field() -> None:
 
 
 def test_every_object_is_closed() -> None:
-    def objects(found: Schema, path: str) -> list[str]:
+    def objects(schema: Schema, path: str) -> list[str]:
         open_ones = (
             [path]
-            if found.get("type") == "object" and not ({"properties", "additionalProperties"} & set(found))
+            if schema.get("type") == "object" and not ({"properties", "additionalProperties"} & set(schema))
             else []
         )
-        for key, below in found.get("properties", {}).items():
+        for key, below in schema.get("properties", {}).items():
             open_ones += objects(below, f"{path}.{key}")
-        return open_ones + (objects(found["items"], f"{path}[]") if "items" in found else [])
+        return open_ones + (objects(schema["items"], f"{path}[]") if "items" in schema else [])
 
     assert objects(SPEC, "spec") == [
         "spec.frontend.service",
@@ -192,8 +192,8 @@ def at(schema: Schema, path: str) -> Schema:
 @pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda column: column["name"])
 def test_each_printed_column_shows_something_that_exists(column: Schema) -> None:
     if not column["jsonPath"].startswith(".metadata"):
-        found = at(VERSION["schema"]["openAPIV3Schema"], column["jsonPath"])
-        assert found["type"] == column["type"] or (column["type"], found.get("format")) == (
+        schema = at(VERSION["schema"]["openAPIV3Schema"], column["jsonPath"])
+        assert schema["type"] == column["type"] or (column["type"], schema.get("format")) == (
             "date",
             "date-time",
         )
@@ -242,23 +242,23 @@ def test_status_conditions_are_those_of_kubernetes() -> None:
 
 def test_names_are_unique_in_every_list_of_named_things() -> None:
     operators = SPEC["properties"]["operators"]
-    for found in (
+    for item in (
         SPEC["properties"]["inputs"],
         SPEC["properties"]["outputs"],
         operators,
         operators["items"]["properties"]["outputs"],
     ):
-        assert (found["x-kubernetes-list-type"], found["x-kubernetes-list-map-keys"]) == ("map", ["name"])
+        assert (item["x-kubernetes-list-type"], item["x-kubernetes-list-map-keys"]) == ("map", ["name"])
 
 
 def test_every_rule_says_what_is_wrong() -> None:
-    def rules(found: Schema) -> list[Schema]:
-        below = [*found.get("properties", {}).values(), *([found["items"]] if "items" in found else [])]
-        return found.get("x-kubernetes-validations", []) + [rule for item in below for rule in rules(item)]
+    def rules(schema: Schema) -> list[Schema]:
+        below = [*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])]
+        return schema.get("x-kubernetes-validations", []) + [rule for item in below for rule in rules(item)]
 
-    found = rules(SPEC)
-    assert len(found) >= 4
-    assert all(rule["rule"] and rule["message"] for rule in found)
+    result = rules(SPEC)
+    assert len(result) >= 4
+    assert all(rule["rule"] and rule["message"] for rule in result)
 
 
 def test_every_model_field_has_a_meaning_in_words() -> None:

@@ -27,22 +27,22 @@ spec:
 
 
 def test_roles_processes_and_memory_are_counted() -> None:
-    found = describe(load_text(TEXT))
-    assert [(op.name, op.kind, op.roles, op.instances) for op in found.operators] == [
+    description = describe(load_text(TEXT))
+    assert [(op.name, op.kind, op.roles, op.instances) for op in description.operators] == [
         ("a", "stateless", (("active", 2), ("standby", 1)), 3),
         ("b", "stateful", (("primary", 1),), 1),
         ("c", "stateful", (("primary", 1), ("backup", 1), ("standby", 1)), 3),
     ]
-    assert [(op.upstream, op.successors) for op in found.operators] == [
+    assert [(op.upstream, op.successors) for op in description.operators] == [
         (("request",), ("b", "reply")),
         (("a", "request"), ("c",)),
         (("b",), ("reply",)),
     ]
-    assert found.processes == 2 * 7 + 1 + 1 + 4, "supervisor, etcd and two warmed ones among them"
-    assert found.memory_bytes == (105 + 67 + 7 * 71 + 40 + 50 + 105) << 20
-    assert found.memory_bytes_max - found.memory_bytes == (256 + 64) * (1 << 20) * 2
-    assert found.inputs[1] == "y INT64 [] optional"
-    assert found.outputs == ("out from c.x, else a.x",)
+    assert description.processes == 2 * 7 + 1 + 1 + 4, "supervisor, etcd and two warmed ones among them"
+    assert description.memory_bytes == (105 + 67 + 7 * 71 + 40 + 50 + 105) << 20
+    assert description.memory_bytes_max - description.memory_bytes == (256 + 64) * (1 << 20) * 2
+    assert description.inputs[1] == "y INT64 [] optional"
+    assert description.outputs == ("out from c.x, else a.x",)
 
 
 def test_the_tutorial_shows_what_is_said_of_the_graph_it_begins_with() -> None:
@@ -50,8 +50,8 @@ def test_the_tutorial_shows_what_is_said_of_the_graph_it_begins_with() -> None:
 
 
 def test_what_may_surprise_is_said() -> None:
-    found = describe(load_text(TEXT))
-    assert found.notes == (
+    description = describe(load_text(TEXT))
+    assert description.notes == (
         "one frontend: accepted requests and kept replies are lost with it; Redundant stays False",
         "one manager: no failover while it is away",
         '"b" has no backup: its state is lost with its primary; Redundant stays False',

@@ -48,13 +48,13 @@ JSON = st.recursive(
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """(container, key) of every value below."""
-    found: list[tuple[Any, Any]] = []
+    seen: list[tuple[Any, Any]] = []
     for key, below in (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     ):
-        found.append((value, key))
-        found += places(below)
-    return found
+        seen.append((value, key))
+        seen += places(below)
+    return seen
 
 
 def outcome(load: Callable[[], Graph]) -> tuple[Graph | None, tuple[Problem, ...]]:
@@ -68,18 +68,18 @@ def outcome(load: Callable[[], Graph]) -> tuple[Graph | None, tuple[Problem, ...
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_changed_graph_is_a_graph_or_a_list_of_problems(data: st.DataObject) -> None:
-    found = copy.deepcopy(data.draw(st.sampled_from(GRAPHS)))
+    result = copy.deepcopy(data.draw(st.sampled_from(GRAPHS)))
     for _ in range(data.draw(st.integers(1, 4))):
-        container, key = data.draw(st.sampled_from(places(found)))
+        container, key = data.draw(st.sampled_from(places(result)))
         if data.draw(st.booleans()):
             container[key] = data.draw(JSON)
         elif isinstance(container, dict):
             del container[key]
         else:
             container.append(copy.deepcopy(container[key]))
-        if not places(found):
+        if not places(result):
             return
-    graph, problems = outcome(lambda: load_object(found, on_kubernetes=False))
+    graph, problems = outcome(lambda: load_object(result, on_kubernetes=False))
     if graph is not None:
         assert decode_spec(encode_spec(graph)).data == graph.data
     else:

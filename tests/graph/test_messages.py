@@ -83,9 +83,9 @@ def both(*changes: Change) -> Change:
     return change
 
 
-def problems(found: Json, **more: bool) -> list[str]:
+def problems(result: Json, **more: bool) -> list[str]:
     with pytest.raises(InvalidGraph) as caught:
-        load_object(found, **({"on_kubernetes": False} | more))
+        load_object(result, **({"on_kubernetes": False} | more))
     return str(caught.value).splitlines()
 
 
@@ -521,9 +521,9 @@ TOP = [
     ("change", "line"), FIELDS + TOGETHER, ids=[line.split(": ")[0] for _, line in FIELDS + TOGETHER]
 )
 def test_one_mistake_gives_one_line_that_says_where_and_what(change: Change, line: str) -> None:
-    found = chain()
-    change(found["spec"])
-    assert problems(found) == [line]
+    result = chain()
+    change(result["spec"])
+    assert problems(result) == [line]
 
 
 @pytest.mark.parametrize(
@@ -576,13 +576,13 @@ spec:
 
 
 def test_every_cycle_is_reported_once() -> None:
-    found = graph(
+    values = graph(
         operator("a", ["request.x", {"from": "b.x", "as": "b"}]),
         operator("b", ["a.x"]),
         operator("c", ["b.x", {"from": "d.x", "as": "d"}]),
         operator("d", ["c.x"]),
     )
-    assert [line.split(";")[0] for line in problems(found)] == [
+    assert [line.split(";")[0] for line in problems(values)] == [
         'spec.operators[0].inputs[1]: cycle without feedback: "a" -> "b" -> "a"',
         'spec.operators[2].inputs[1]: cycle without feedback: "c" -> "d" -> "c"',
     ]

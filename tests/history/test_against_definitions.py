@@ -52,13 +52,13 @@ class Definitions:
 
     def lineage(self, op: str, epoch: int, version: int) -> list[Unit]:
         """Every unit of the state at a version; also those that no line tells of."""
-        found: list[Unit] = []
+        seen: list[Unit] = []
         while epoch >= 1:
             start = self.end.get((op, epoch - 1), 0)
-            found += [(op, epoch, seq) for seq in range(start + 1, version + 1)]
+            seen += [(op, epoch, seq) for seq in range(start + 1, version + 1)]
             version = min(version, start)
             epoch -= 1
-        return found
+        return seen
 
     def closure(self, values: list[str], states: list[Unit]) -> tuple[set[str], set[Unit]]:
         seen_values: set[str] = set()
@@ -149,9 +149,9 @@ class Definitions:
         return True
 
     def dependencies(self, values: list[str], states: list[Unit]) -> set[Unit]:
-        found, _ = self.closure(values, states)
+        result, _ = self.closure(values, states)
         own = {state[0] for state in states}
-        lines = [self.execs[value] for value in found if value in self.execs]
+        lines = [self.execs[value] for value in result if value in self.execs]
         return {
             (line.op, line.epoch, line.version)
             for line in lines

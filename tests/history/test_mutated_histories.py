@@ -52,8 +52,8 @@ class Change:
         return self.header.operators[op].kind == "stateful"
 
     def pick(self, wanted: Callable[[Any], bool]) -> int | None:
-        found = [at for at, line in enumerate(self.lines) if wanted(line)]
-        return self.rng.choice(found) if found else None
+        values = [at for at, line in enumerate(self.lines) if wanted(line)]
+        return self.rng.choice(values) if values else None
 
     def one(self, kind: type, wanted: Callable[[Any], bool] = lambda line: True) -> int | None:
         return self.pick(lambda line: isinstance(line, kind) and wanted(line))
@@ -491,8 +491,10 @@ def test_a_changed_history_fails(mutate: Callable[[Change], Mutated]) -> None:
         applied += 1
         lines, expected = changed
         report = check(lines)
-        found = report.broken | ({"invalid"} if report.problems else set())
-        assert found & expected, f"seed {seed}: expected {expected}, found {sorted(found)}\n{report.render()}"
+        result = report.broken | ({"invalid"} if report.problems else set())
+        assert result & expected, (
+            f"seed {seed}: expected {expected}, found {sorted(result)}\n{report.render()}"
+        )
         assert report.exit_code in (1, 2)
         assert report.render()
     assert applied >= 5, "this change hardly ever applies: the test proves nothing"

@@ -14,8 +14,8 @@ def layer(folder: Path, name: str, content: bytes) -> Layer:
 
 def built(folder: Path, base: Layer, image: str, own: Layer, monkeypatch: pytest.MonkeyPatch) -> LocalBuilder:
     """A builder that has built a base, and one image on it."""
-    found = {"base": Image((base,)), image: Image((base, own))}
-    monkeypatch.setattr(stages, "build", lambda _file, _root, _given, work, _find: found[work.name])
+    by_name = {"base": Image((base,)), image: Image((base, own))}
+    monkeypatch.setattr(stages, "build", lambda _file, _root, _given, work, _find: by_name[work.name])
     builder = LocalBuilder(folder, folder / "cache", folder / "work", folder / "out", "hams.local", "1")
     builder.build("base", folder / "Dockerfile", {}, 0)
     builder.build(image, folder / "Dockerfile", {}, 2)

@@ -11,12 +11,12 @@ from images.local.oci import Config, Image, digest_of, files_layer, write_archiv
 
 def read(archive: Path) -> dict[str, bytes]:
     with tarfile.open(archive) as tar:
-        found = {}
+        by_name = {}
         for member in tar.getmembers():
             stream = tar.extractfile(member)
             assert stream is not None
-            found[member.name] = stream.read()
-        return found
+            by_name[member.name] = stream.read()
+        return by_name
 
 
 def blob(content: dict[str, bytes], digest: str) -> Any:

@@ -53,8 +53,8 @@ async def test_the_pool_keeps_connections_and_never_repeats_by_itself():
     plain = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\ncontent-length: 2\r\n\r\nno"
     server = await serve([plain, b"", b"garbage\r\n\r\n", plain])
     pool = Pool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 30)
-    found = await pool.post("/x", {}, b"body")
-    assert (found.status, found.headers["retry-after"], found.body) == (503, "2", b"no")
+    by_name = await pool.post("/x", {}, b"body")
+    assert (by_name.status, by_name.headers["retry-after"], by_name.body) == (503, "2", b"no")
     with pytest.raises(NoResponse, match="broke"):
         await pool.post("/x", {}, b"body")
     with pytest.raises(NoResponse, match="not HTTP"):

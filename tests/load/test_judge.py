@@ -24,5 +24,5 @@ from .graphs import GRAPH, X
     ],
 )
 def test_replies_are_judged_by_what_the_graph_declares(tensors, problem):
-    found = shape_judge(GRAPH)(X, InferAnswer(200, tensors))
-    assert found is None if problem is None else problem in found
+    verdict = shape_judge(GRAPH)(X, InferAnswer(200, tensors))
+    assert verdict is None if problem is None else problem in verdict

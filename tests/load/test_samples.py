@@ -26,8 +26,8 @@ def test_data_that_does_not_fit_the_graph_is_named():
 
 
 def test_generated_requests_have_the_declared_shapes():
-    found = as_request(GRAPH, next(generated(GRAPH)))
-    assert [(item.name, item.datatype, item.shape) for item in found] == [
+    match = as_request(GRAPH, next(generated(GRAPH)))
+    assert [(item.name, item.datatype, item.shape) for item in match] == [
         ("x", "FP32", (1, 4)),
         ("text", "BYTES", (1,)),
     ]

@@ -52,16 +52,16 @@ main()
 
 def imported(folder: str) -> set[str]:
     """Top-level names that the files below a folder import."""
-    found: set[str] = set()
+    result: set[str] = set()
     for path in (ROOT / folder).rglob("*.py"):
         if "templates" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found |= {name.name.partition(".")[0] for name in node.names}
+                result |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                found.add(node.module.partition(".")[0])
-    return found
+                result.add(node.module.partition(".")[0])
+    return result
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -69,8 +69,8 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def test_every_module_that_is_imported_comes_with_all_installations_or_an_extra_that_is_known():
-    found = imported("operator") | imported("sidecar")
-    third = found - set(sys.stdlib_module_names) - OWN - set(ALONG)
+    result = imported("operator") | imported("sidecar")
+    third = result - set(sys.stdlib_module_names) - OWN - set(ALONG)
     assert set(ALWAYS.values()) <= names(PROJECT["dependencies"])
     assert third <= set(ALWAYS) | set(extras.BRINGS), "say in extras.py which extra brings it"
 

@@ -27,9 +27,12 @@ def models() -> ModuleType:
 
 
 def test_the_graph_is_valid_and_surprises_nobody() -> None:
-    found = describe(load(TEMPLATE / "graph.yaml"))
-    assert [(op.name, op.kind) for op in found.operators] == [("scale", "stateless"), ("mean", "stateful")]
-    assert found.notes == ()
+    description = describe(load(TEMPLATE / "graph.yaml"))
+    assert [(op.name, op.kind) for op in description.operators] == [
+        ("scale", "stateless"),
+        ("mean", "stateful"),
+    ]
+    assert description.notes == ()
 
 
 def test_the_models_do_what_the_readme_promises(models: ModuleType) -> None:

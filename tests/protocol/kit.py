@@ -173,13 +173,13 @@ def skip(source: str, request: RequestId, value_id: str, deps: Deps = ()) -> Tok
 
 def of(effects: list[Effect], kind: type[T], to: InstanceId | None = None) -> list[T]:
     """The effects of a kind; of a kind of message, those sent (to an instance)."""
-    found: list[T] = [effect for effect in effects if isinstance(effect, kind)]
+    values: list[T] = [effect for effect in effects if isinstance(effect, kind)]
     sends = [
         effect
         for effect in effects
         if isinstance(effect, Send) and isinstance(effect.message, kind) and to in (None, effect.target)
     ]
-    return found + [effect.message for effect in sends]  # type: ignore[misc]
+    return values + [effect.message for effect in sends]  # type: ignore[misc]
 
 
 class Rig:
@@ -262,9 +262,9 @@ class Rig:
 
 def primary_of(data: Graph, name: str, topology: Topology) -> Rig:
     """The first primary of a set: model ready, topology learnt."""
-    found = topology.find(name).primary
-    assert found is not None
-    rig = Rig(StatefulMachine(data, name, found))
+    replica_set = topology.find(name).primary
+    assert replica_set is not None
+    rig = Rig(StatefulMachine(data, name, replica_set))
     rig.ready(P("state 0"))
     rig.learn(topology)
     return rig

@@ -222,8 +222,8 @@ def told(rig, name, epoch, version):
 
 
 def restart(rig):
-    found = [item.topology.find("q") for item in of(rig.all, Propose)]
-    return next((item for item in found if item.restarted_in), None)
+    replica_set = [item.topology.find("q") for item in of(rig.all, Propose)]
+    return next((item for item in replica_set if item.restarted_in), None)
 
 
 LOST_SET = replace(rset("q", "q-1", epoch=2, ends=((1, 12),)), lost=True)
@@ -237,8 +237,8 @@ def test_a_manager_takes_the_newest_checkpoint_that_anybody_has_and_says_what_is
     told(rig, "q-8", 1, 90)
     assert restart(rig) is None, "q-9 has not answered"
     told(rig, "q-9", 2, 40)
-    found = restart(rig)
-    assert (found.primary, found.epoch, found.end_of(2), found.lost) == ("q-9", 3, 40, False), (
+    result = restart(rig)
+    assert (result.primary, result.epoch, result.end_of(2), result.lost) == ("q-9", 3, 40, False), (
         "a later epoch is newer"
     )
     assert [(note.op, note.version) for note in of(rig.all, NoteLost)] == [("q", 40)]

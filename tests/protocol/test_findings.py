@@ -409,8 +409,13 @@ def test_a_person_may_decide_that_a_lost_state_begins_again_though_policy_says_s
     assert of(rig.all, Propose)[-1].topology == lost, "it waits"
     decided = allow_restart(lost, "q")
     rig.learn(decided)
-    found = of(rig.all + rig.after(0.3), Propose)[-1].topology.find("q")
-    assert (found.primary, found.epoch, found.restarted_in, found.may_restart) == ("q-9", 2, 2, False)
+    replica_set = of(rig.all + rig.after(0.3), Propose)[-1].topology.find("q")
+    assert (replica_set.primary, replica_set.epoch, replica_set.restarted_in, replica_set.may_restart) == (
+        "q-9",
+        2,
+        2,
+        False,
+    )
 
 
 def test_a_state_that_holds_more_than_a_restarted_one_upstream_is_reported_and_goes_on():

@@ -354,8 +354,8 @@ def test_a_joiner_that_knows_sooner_that_it_is_named_gets_its_copy_as_soon_as_th
 def test_a_joiner_of_the_next_epoch_gets_its_copy_as_soon_as_that_begins():
     rig = primary_of(DATA, "q", at(1, "q-2"))
     rig.get("q-3", AskCopy("q", 2, -1, 2))
-    found = rset("q", "q-1", epoch=2, joining=("q-3",), ends=((1, 0),))
-    (copy,) = of(rig.learn(topo(2, found)), StateCopy, "q-3")
+    names = rset("q", "q-1", epoch=2, joining=("q-3",), ends=((1, 0),))
+    (copy,) = of(rig.learn(topo(2, names)), StateCopy, "q-3")
     assert (copy.epoch, copy.version) == (2, 0)
 
 

@@ -166,13 +166,13 @@ def test_a_keeper_that_dies_is_dropped_by_the_primarys_own_proposal():
 def test_a_keeper_ends_with_the_first_backup_in_sync():
     rig = promoted()
     topology = named(rig)
-    found = replace(topology.find("q"), joining=("q-3",))
-    rig.learn(topology.with_set(found).next())
+    replica_set = replace(topology.find("q"), joining=("q-3",))
+    rig.learn(topology.with_set(replica_set).next())
     rig.get("q-3", AskCopy("q", 2, -1, topology.generation + 1))
     rig.all.clear()
     rig.get("q-3", RecordAck("q", 2, 0, 0))
-    found = of(rig.all, Propose)[-1].topology.find("q")
-    assert (found.in_sync, found.keepers) == (("q-3",), ())
+    replica_set = of(rig.all, Propose)[-1].topology.find("q")
+    assert (replica_set.in_sync, replica_set.keepers) == (("q-3",), ())
 
 
 def test_a_keeper_whose_lease_expired_is_not_called_again_in_the_epoch_when_it_registers_again():
@@ -528,8 +528,8 @@ def test_a_fresh_primary_without_its_state_yet_holds_up_no_recovery_and_keeps_th
     o = rset("o", "o-1")
     rig = Rig(StatefulMachine(data, "q", "q-3"))
     rig.ready(P("a state 0 of its own"))
-    found = replace(AFTER, keepers=("F-1",))
-    rig.learn(topo(5, found, o))
+    changed = replace(AFTER, keepers=("F-1",))
+    rig.learn(topo(5, changed, o))
     rig.get("m-1", Fence(7, 5, "q", (Dep("o", 1, 3),)))
     assert of(rig.all, FenceAnswer, to="m-1") == [FenceAnswer(7, 5, "q", 3, False, ())]
     rig.get("F-1", copy_of(epoch=3))
@@ -550,11 +550,11 @@ def manager(*members):
     return failed(rig, KEPT_BY_P)
 
 
-def failed(rig, found):
+def failed(rig, result):
     """The manager learns that q-2 leads the set, and that nobody listens there; what it proposes besides is
     committed."""
     rig.step(PeerDown("q-2", refused=True))
-    rig.learn(topo(4, found, P_SLOT))
+    rig.learn(topo(4, result, P_SLOT))
     for proposal in of(rig.all, Propose):
         rig.step(CasDone(proposal.topology, proposal.topology.generation))
     return rig
@@ -574,8 +574,8 @@ def answered(rig):
 
 
 def test_a_dead_primary_is_replaced_by_a_fresh_instance_that_goes_on_from_what_the_keeper_has():
-    found = answered(manager(member("q-3")))
-    assert (found.epoch, found.primary, found.keepers, found.end_of(2)) == (3, "q-3", ("p-1",), 7)
+    result = answered(manager(member("q-3")))
+    assert (result.epoch, result.primary, result.keepers, result.end_of(2)) == (3, "q-3", ("p-1",), 7)
 
 
 def test_a_joiner_goes_before_an_instance_that_knows_nothing():
@@ -710,9 +710,9 @@ def kept_after(rig, applied):
     """Whom the committed rollback names as keepers, once the keeper has said how far it is."""
     question = of(rig.all, Freeze, to="p-1")[-1]
     rig.get("p-1", FreezeAnswer(question.attempt, 4, "q", 2, applied))
-    found = of(rig.all, Propose)[-1].topology.find("q")
-    assert (found.epoch, found.primary, found.end_of(2)) == (3, "q-2", 6)
-    return found.keepers
+    replica_set = of(rig.all, Propose)[-1].topology.find("q")
+    assert (replica_set.epoch, replica_set.primary, replica_set.end_of(2)) == (3, "q-2", 6)
+    return replica_set.keepers
 
 
 def test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end():

@@ -204,8 +204,8 @@ EVERYBODY = ("F-1", "F"), ("p-1", "p"), ("p-2", "p"), ("m-1", "manager")
 
 def manager(*members, revoked=("q-1",), sets=(P1, Q1), kept=(("q-9", "q-1"),)):
     rig = Rig(ManagerMachine(DATA, "m-1"))
-    found = tuple(Member(name, what, "") for name, what in (*EVERYBODY, *members))
-    rig.step(MembersChanged((*found, *(Member(name, "q", "", former) for name, former in kept))))
+    values = tuple(Member(name, what, "") for name, what in (*EVERYBODY, *members))
+    rig.step(MembersChanged((*values, *(Member(name, "q", "", former) for name, former in kept))))
     rig.learn(topo(1, *sets, revoked=revoked))
     return rig
 
@@ -229,8 +229,8 @@ def test_kept_states_are_asked_only_where_no_in_sync_member_answers():
     effects = rig.after(limits.probe_timeout_min_s)
     assert set(freezes(rig.all)) == {"q-2", "q-9"}, effects
     rig.get("q-9", FreezeAnswer(freezes(rig.all)["q-9"].attempt, 1, "q", 1, 7))
-    found = proposed(rig).find("q")
-    assert (found.epoch, found.primary, found.in_sync, found.ends) == (2, "q-9", (), ((1, 7),))
+    proposal = proposed(rig).find("q")
+    assert (proposal.epoch, proposal.primary, proposal.in_sync, proposal.ends) == (2, "q-9", (), ((1, 7),))
 
 
 def test_of_several_kept_states_the_lowest_goes_on():
@@ -239,8 +239,8 @@ def test_of_several_kept_states_the_lowest_goes_on():
     assert set(asked) == {"q-8", "q-9"}
     rig.get("q-9", FreezeAnswer(asked["q-9"].attempt, 1, "q", 1, 7))
     rig.get("q-8", FreezeAnswer(asked["q-8"].attempt, 1, "q", 1, 6))
-    found = proposed(rig).find("q")
-    assert (found.primary, found.in_sync, found.ends) == ("q-8", ("q-9",), ((1, 6),))
+    proposal = proposed(rig).find("q")
+    assert (proposal.primary, proposal.in_sync, proposal.ends) == ("q-8", ("q-9",), ((1, 6),))
 
 
 def test_a_set_whose_members_are_all_revoked_is_lost_only_after_a_while():
@@ -257,8 +257,8 @@ def test_a_lost_set_is_tried_again_when_a_member_comes_back_with_its_state():
     assert not freezes(rig.all)
     rig.step(MembersChanged((Member("m-1", "manager", ""), Member("q-9", "q", "", "q-1"))))
     rig.get("q-9", FreezeAnswer(freezes(rig.all)["q-9"].attempt, 1, "q", 1, 7))
-    found = proposed(rig).find("q")
-    assert (found.primary, found.lost) == ("q-9", False)
+    proposal = proposed(rig).find("q")
+    assert (proposal.primary, proposal.lost) == ("q-9", False)
 
 
 def test_a_keeper_that_has_nothing_after_all_is_asked_again_later_and_others_recover_meanwhile():
@@ -280,8 +280,8 @@ def test_a_keeper_that_has_nothing_after_all_is_asked_again_later_and_others_rec
 def test_who_keeps_a_state_that_the_set_may_need_does_not_join_it():
     rig = manager(("q-2", "q"), ("q-3", "q"))
     rig.get("q-2", FreezeAnswer(freezes(rig.all)["q-2"].attempt, 1, "q", 1, 7))
-    found = proposed(rig).find("q")
-    assert (found.primary, found.joining) == ("q-2", ("q-3",)), "once it has failed over, anybody may"
+    proposal = proposed(rig).find("q")
+    assert (proposal.primary, proposal.joining) == ("q-2", ("q-3",)), "once it has failed over, anybody may"
     rig = manager(("q-2", "q"), revoked=("q-1",), sets=(P1, rset("q", "q-2", "q-1")))
     rig.after(1.0)
     assert not [item for item in of(rig.all, Propose) if "q-9" in item.topology.find("q").joining]

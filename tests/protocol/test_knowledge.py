@@ -16,9 +16,9 @@ def knowledge(*sets, generation=1, block=False):
         op("s", "p", slots=2),
         recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK if block else WhenUnprotected.CONTINUE),
     )
-    found = Knowledge(data)
-    found.learn(topo(generation, *sets, table("s", ("s-1", 1), ("s-2", 1))), generation)
-    return found
+    result = Knowledge(data)
+    result.learn(topo(generation, *sets, table("s", ("s-1", 1), ("s-2", 1))), generation)
+    return result
 
 
 def test_a_state_is_pending_until_its_version_is_announced():

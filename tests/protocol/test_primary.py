@@ -377,8 +377,8 @@ def test_a_draining_primary_finishes_its_window_before_it_hands_over():
     assert not of(effects + rig.capture(effects), Propose)
     assert not of(feed(rig, R1), StartBatch), "its queue is stopped"
     (proposed,) = of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
-    found = proposed.topology.find("q")
-    assert (found.primary, found.ends) == ("q-2", ((1, 1),)), "nothing is an orphan"
+    replica_set = proposed.topology.find("q")
+    assert (replica_set.primary, replica_set.ends) == ("q-2", ((1, 1),)), "nothing is an orphan"
 
 
 def test_a_draining_primary_without_a_backup_serves_on_and_calls_a_substitute():

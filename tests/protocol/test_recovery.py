@@ -54,8 +54,8 @@ def probes(rig):
 
 
 def proposed(effects):
-    found = of(effects, Propose)
-    return found[-1].topology if found else None
+    matching = of(effects, Propose)
+    return matching[-1].topology if matching else None
 
 
 def freezes(effects):
@@ -222,8 +222,13 @@ def test_the_lowest_backup_becomes_primary_and_its_version_the_end():
     assert not of(freeze_answers(rig, p_2=9), Fence), "it waits for each one that does not fail a probe"
     effects = freeze_answers(rig, p_3=7)
     assert [fence.ends for fence in of(effects, Fence, "q-1")] == [dep("p", 1, 7)]
-    found = proposed(fence_answer(rig, False)).find("p")
-    assert (found.epoch, found.primary, found.in_sync, found.ends) == (2, "p-3", ("p-2",), ((1, 7),))
+    proposal = proposed(fence_answer(rig, False)).find("p")
+    assert (proposal.epoch, proposal.primary, proposal.in_sync, proposal.ends) == (
+        2,
+        "p-3",
+        ("p-2",),
+        ((1, 7),),
+    )
 
 
 def test_a_question_is_asked_once_more_when_the_connection_of_whom_it_waits_for_is_back():
@@ -249,8 +254,8 @@ def test_a_backup_that_fails_its_probe_is_not_waited_for_and_joins():
     rig.after(0.4)
     assert "p-3" in probes(rig)
     rig.after(0.4)
-    found = proposed(fence_answer(rig, False)).find("p")
-    assert (found.primary, found.in_sync) == ("p-2", ())
+    proposal = proposed(fence_answer(rig, False)).find("p")
+    assert (proposal.primary, proposal.in_sync) == ("p-2", ())
 
 
 def test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit():
@@ -260,8 +265,8 @@ def test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_
     attempt = freezes(effects)["q-2"]
     topology = proposed(rig.get("q-2", FreezeAnswer(attempt, 1, "q", 1, 3)))
     assert topology.find("p").epoch == topology.find("q").epoch == 2
-    found = topology.find("q")
-    assert (found.primary, found.in_sync, found.ends) == ("q-2", ("q-1",), ((1, 3),)), (
+    replica_set = topology.find("q")
+    assert (replica_set.primary, replica_set.in_sync, replica_set.ends) == ("q-2", ("q-1",), ((1, 3),)), (
         "its old primary has the record of the end"
     )
 
@@ -270,10 +275,10 @@ def test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_on
     rig = orphaned(P, rset("q", "q-1"), S)
     freeze_answers(rig, p_2=9, p_3=7)
     pending = (5, (Dep("x", 1, 1),))
-    found = proposed(
+    proposal = proposed(
         fence_answer(rig, True, (6, dep("p", 1, 9)), pending, (4, dep("p", 1, 7)), (3, ()))
     ).find("q")
-    assert (found.primary, found.epoch, found.ends) == ("q-1", 2, ((1, 4),))
+    assert (proposal.primary, proposal.epoch, proposal.ends) == ("q-1", 2, ((1, 4),))
 
 
 def test_an_instance_that_does_not_know_the_topology_yet_gets_it_and_the_question_again():
@@ -336,8 +341,8 @@ def test_a_failed_slot_goes_to_a_standby_with_a_higher_epoch_and_no_other_moves(
 
 def test_sets_that_lack_backups_get_joiners_at_once():
     rig = manager(rset("p", "p-1"), rset("q", "q-1"), S)
-    found = proposed(rig.after(0.1) + rig.all)
-    assert (found.find("p").joining, found.find("q").joining) == (("p-2",), ("q-2",))
+    proposal = proposed(rig.after(0.1) + rig.all)
+    assert (proposal.find("p").joining, proposal.find("q").joining) == (("p-2",), ("q-2",))
 
 
 def test_a_manager_never_shrinks_a_set_on_its_primarys_behalf():
@@ -349,8 +354,12 @@ def test_a_manager_never_shrinks_a_set_on_its_primarys_behalf():
 
 def test_first_roles_are_given_to_who_is_there():
     rig = manager()
-    found = proposed(rig.after(3.0) + rig.all)
-    assert (found.find("p").primary, found.find("q").epoch, found.table("s").slots[0].epoch) == ("p-1", 1, 1)
+    proposal = proposed(rig.after(3.0) + rig.all)
+    assert (proposal.find("p").primary, proposal.find("q").epoch, proposal.table("s").slots[0].epoch) == (
+        "p-1",
+        1,
+        1,
+    )
 
 
 # -- ends that everybody knows -------------------------------------------------------------------------------
@@ -424,9 +433,9 @@ def settled(rig):
 @pytest.mark.parametrize("frontends", [("F_3",), ("F_3", "F_4")])
 def test_every_lost_shard_begins_again_though_who_is_there_has_others(shards, frontends):
     rig = lost_shards(shards, **dict.fromkeys(frontends, "F"))
-    found = settled(rig)
-    assert not any(item.lost for item in found.sets)
-    primaries = [item.primary for item in found.sets]
+    result = settled(rig)
+    assert not any(item.lost for item in result.sets)
+    primaries = [item.primary for item in result.sets]
     loads = [primaries.count(name.replace("_", "-")) for name in frontends]
     assert sum(loads) == shards
     assert max(loads) - min(loads) <= 1, "spread over those who are there"
@@ -493,8 +502,8 @@ def test_a_lost_state_does_not_begin_again_at_once_where_who_has_it_may_only_han
     rig.get("q-1", ProbeAnswer(probes(rig)["q-1"], Health.HEALTHY, 2))
     for _ in range(3):
         rig.after(1.0)
-    found = of(rig.all, Propose)[-1].topology.find("q")
-    assert (found.primary, found.lost) == ("q-1", False), "it woke up, and goes on"
+    replica_set = of(rig.all, Propose)[-1].topology.find("q")
+    assert (replica_set.primary, replica_set.lost) == ("q-1", False), "it woke up, and goes on"
 
 
 def test_a_lost_state_begins_again_at_once_where_nobody_listens_any_more_and_late_where_nobody_wakes_up():
@@ -508,16 +517,16 @@ def test_a_lost_state_begins_again_at_once_where_nobody_listens_any_more_and_lat
 def asked_logs(rig):
     """The newest question to the shard's owner, after who might have woken up has been waited for."""
     rig.step(PeerDown("q-1", refused=True))
-    found = freezes(rig.all)
-    return found.get("F-1")
+    result = freezes(rig.all)
+    return result.get("F-1")
 
 
 def test_a_lost_state_that_no_request_has_touched_begins_again_though_policy_says_stop():
     rig = lost_by_silence(WhenLost.STOP)
     question = asked_logs(rig)
     assert not any(item.topology.find("q").primary == "q-9" for item in of(rig.all, Propose))
-    found = proposed(rig.get("F-1", FreezeAnswer(question, 2, "F/0", 1, 0))).find("q")
-    assert (found.primary, found.epoch, found.end_of(1)) == ("q-9", 2, 0)
+    proposal = proposed(rig.get("F-1", FreezeAnswer(question, 2, "F/0", 1, 0))).find("q")
+    assert (proposal.primary, proposal.epoch, proposal.end_of(1)) == ("q-9", 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_a_set_whose_leader_died_before_it_answered_must_answer_by_its_new_leade
     effects = failed_over(rig)
     assert asked(effects) == ["d-2"]
     assert not of(effects, StartBatch)
-    found = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
-    effects = rig.get("d-2", SlotAnswer("b", 0, 2, (found,), ("d", 2)))
+    result = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
+    effects = rig.get("d-2", SlotAnswer("b", 0, 2, (result,), ("d", 2)))
     assert [item.token.value_id for item in of(effects, Deliver)] == ["b-1:7", "b-1:7"]
     assert not of(effects, StartBatch)
 
@@ -107,8 +107,8 @@ def test_a_followers_answer_is_not_its_sets():
     assert "d-2" not in asked(rig.all)
     rig.token("F-1", value("F", R0, "0/0"))
     rig.get("c-1", SlotAnswer("b", 0, 2, ()))
-    found = value("b", R0, "b-1:7", route=("c", "d"))
-    assert not rig.get("d-2", SlotAnswer("b", 0, 2, (found,))), "who is asked for nobody is not believed"
+    result = value("b", R0, "b-1:7", route=("c", "d"))
+    assert not rig.get("d-2", SlotAnswer("b", 0, 2, (result,))), "who is asked for nobody is not believed"
 
 
 def test_who_led_a_set_when_it_answered_has_answered_for_its_successors():
@@ -169,8 +169,8 @@ def test_a_set_without_a_living_leader_is_waited_for():
 def test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_computed_again():
     rig = owner()
     rig.token("F-1", value("F", R0, "0/0"))
-    found = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
-    effects = rig.get("c-1", SlotAnswer("b", 0, 2, (found,)))
+    result = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
+    effects = rig.get("c-1", SlotAnswer("b", 0, 2, (result,)))
     assert [(item.target, item.token.value_id) for item in of(effects, Deliver)] == [
         ("c", "b-1:7"),
         ("d", "b-1:7"),

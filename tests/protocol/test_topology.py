@@ -37,8 +37,8 @@ def test_only_a_joiner_is_admitted_and_only_a_backup_in_sync_takes_over():
 
 
 def test_a_handoff_ends_the_epoch_at_the_last_version():
-    found = hand_over(BASE, "p", "p-1", 1, "p-2", 9).find("p")
-    assert (found.epoch, found.primary, found.in_sync, found.ends) == (2, "p-2", ("p-1",), ((1, 9),))
+    result = hand_over(BASE, "p", "p-1", 1, "p-2", 9).find("p")
+    assert (result.epoch, result.primary, result.in_sync, result.ends) == (2, "p-2", ("p-1",), ((1, 9),))
 
 
 def test_a_slot_is_passed_on_by_its_owner_in_its_epoch_alone():
@@ -56,10 +56,10 @@ def test_slots_spread_requests_and_stay_the_same_in_every_process():
 
 def test_a_revoked_id_that_is_still_named_is_never_forgotten(monkeypatch):
     monkeypatch.setattr("hams_protocol.limits.revoked_kept_max", 2)
-    found = assign.revoke(topo(1, rset("p", "p-1"), revoked=("p-1", "old-1")), ["old-2"])
-    assert "p-1" in found.revoked
-    assert "old-2" in found.revoked
-    assert "old-1" not in found.revoked
+    names = assign.revoke(topo(1, rset("p", "p-1"), revoked=("p-1", "old-1")), ["old-2"])
+    assert "p-1" in names.revoked
+    assert "old-2" in names.revoked
+    assert "old-1" not in names.revoked
 
 
 def test_who_hands_its_set_over_stays_as_a_backup_that_holds_the_end():

@@ -277,10 +277,10 @@ def test_a_module_that_keeps_what_it_is_given_gets_its_own() -> None:
 
 def test_the_sdk_itself_imports_neither_torch_nor_anything_of_the_house() -> None:
     code = "import sys, hams_sdk.serve; print(*{name.partition('.')[0] for name in sys.modules})"
-    found = subprocess.run(
+    text = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SDK)}
     )
-    loaded = set(found.stdout.split())
+    loaded = set(text.stdout.split())
     assert "hams_sdk" in loaded
     assert not loaded & {
         "torch",

@@ -55,15 +55,15 @@ class Frontend(Owner):
 @asynccontextmanager
 async def three(store: MemoryStore) -> AsyncIterator[list[Frontend]]:
     """Two frontends and somebody who is none."""
-    found = [Frontend(store, "f-1"), Frontend(store, "f-2"), Frontend(store, "op-3", "op")]
-    for item in found:
+    values = [Frontend(store, "f-1"), Frontend(store, "f-2"), Frontend(store, "op-3", "op")]
+    for item in values:
         await item.node.start()
-    for item in found:
+    for item in values:
         await item.sees(3)
     try:
-        yield found
+        yield values
     finally:
-        for item in found:
+        for item in values:
             await item.node.close(leave=True)
 
 

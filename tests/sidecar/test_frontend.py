@@ -203,6 +203,6 @@ async def test_a_request_larger_than_the_arena_is_refused_and_not_asked_to_come_
     port: GraphPort,
 ) -> None:
     huge = InferenceRequest((Tensor("x", "FP32", (1 << 19,), bytes(1 << 21)),), {}, None, 1.0)
-    with pytest.raises(RequestRefused, match="too large for this frontend") as found:
+    with pytest.raises(RequestRefused, match="too large for this frontend") as result:
         await outcome_of(port, huge)
-    assert found.value.status == 413
+    assert result.value.status == 413

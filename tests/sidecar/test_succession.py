@@ -109,9 +109,9 @@ def told(*keys: str, nbytes: int = 4) -> tuple[talk.PassedReplies, memoryview]:
 def test_a_key_of_before_has_its_answer_and_no_other() -> None:
     table = Table(FrontendSpec(shards=1))
     table.add(*told("a", "b"))
-    found = table.find("b", "digest of b")
-    assert isinstance(found, Reply)
-    assert bytes(found.tensors[0].data) == b"b___"
+    result = table.find("b", "digest of b")
+    assert isinstance(result, Reply)
+    assert bytes(result.tensors[0].data) == b"b___"
     assert table.find("b", "another digest") == Conflict()
     assert table.find("long ago", "any") == KeyExpired()
     assert table.find("new", "any") is None
@@ -419,8 +419,8 @@ async def test_no_expired_key_is_executed_again_two_changes_later(
     known = ["e1", "e2", "e3"]
     for number in range(2):
         table = await taken_over(shape, monkeypatch)
-        found = {key: table.find(key, "any") for key in (*known, "new")}
-        assert found == {key: KeyExpired() for key in known} | {"new": None}
+        by_name = {key: table.find(key, "any") for key in (*known, "new")}
+        assert by_name == {key: KeyExpired() for key in known} | {"new": None}
         shape = Shape(table)
         shape.expire(f"later {number}")
         known.append(f"later {number}")

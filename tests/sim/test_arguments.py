@@ -60,8 +60,8 @@ def test_the_rows_that_are_not_simulated_are_those_of_the_catalogue():
     table = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)
     levels = {row: levels for row, levels, _ in table.CATALOGUE}
-    assert {row for row, found in levels.items() if "S" in found} == set(SCENARIOS)
-    assert {row for row, found in levels.items() if "S" not in found} == set(ELSEWHERE)
+    assert {row for row, item in levels.items() if "S" in item} == set(SCENARIOS)
+    assert {row for row, item in levels.items() if "S" not in item} == set(ELSEWHERE)
     for row, where in ELSEWHERE.items():
         assert ("make test-faults" in where, "make e2e" in where) == (
             "P" in levels[row],

@@ -29,9 +29,9 @@ def test_the_page_names_exactly_the_mutants_that_there_are():
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    found = Worker(sources=True)
-    yield found
-    found.close()
+    result = Worker(sources=True)
+    yield result
+    result.close()
 
 
 def without_transcript() -> list[str]:

@@ -112,16 +112,16 @@ async def take(watch: Watch, count: int) -> list[Event]:
 
 def names(events: Sequence[Event]) -> list[tuple[str, str, bytes]]:
     """Events in short: kind, key, value."""
-    found = []
+    seen = []
     for event in events:
         match event:
             case Put(entry):
-                found.append(("put", entry.key, entry.value))
+                seen.append(("put", entry.key, entry.value))
             case Deleted(key):
-                found.append(("deleted", key, b""))
+                seen.append(("deleted", key, b""))
             case _:
-                found.append((type(event).__name__, "", b""))
-    return found
+                seen.append((type(event).__name__, "", b""))
+    return seen
 
 
 # ---- reading and writing ----
@@ -186,9 +186,9 @@ async def test_deleting_an_absent_key_changes_nothing(client: Coordination, at: 
 async def test_a_prefix_yields_its_keys_sorted_and_no_others(client: Coordination, at: str) -> None:
     for key in ("m/b", "m/a", "m", "m0", "m/é\udcff"):
         await client.compare_and_swap(at + key, ABSENT, key.encode("utf-8", "surrogateescape"))
-    found = await client.get_prefix(at + "m/")
-    assert [entry.key for entry in found.entries] == [at + "m/a", at + "m/b", at + "m/é\udcff"]
-    assert found.revision >= max(entry.mod_revision for entry in found.entries)
+    entries = await client.get_prefix(at + "m/")
+    assert [entry.key for entry in entries.entries] == [at + "m/a", at + "m/b", at + "m/é\udcff"]
+    assert entries.revision >= max(entry.mod_revision for entry in entries.entries)
 
 
 async def test_of_concurrent_swaps_none_is_lost(cluster: Cluster, at: str) -> None:

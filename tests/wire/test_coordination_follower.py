@@ -36,14 +36,14 @@ def test_changes_seen_before_are_dropped() -> None:
 def test_a_reading_that_differs_becomes_the_events_in_between() -> None:
     follower = WatchFollower(Snapshot(3, (A1, B1)))
     again, fresh = KeyValue("a", b"1", 7, 7), KeyValue("c", b"1", 6, 6)
-    found = Snapshot(9, (again, fresh))
-    assert follower.resync(found, restored=False) == [
+    result = Snapshot(9, (again, fresh))
+    assert follower.resync(result, restored=False) == [
         Deleted("a", 9, synthetic=True),
         Deleted("b", 9, synthetic=True),
         Put(fresh, synthetic=True),
         Put(again, synthetic=True),
     ]
-    assert follower.resync(found, restored=False) == []
+    assert follower.resync(result, restored=False) == []
     assert follower.next_revision == 10
 
 

@@ -82,14 +82,14 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
     await etcd.start()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(etcd.kill)
-        found = Locked(tmp_path, authority, f"https://localhost:{ports[0].client}", stack)
-        root = found.client("root")
+        values = Locked(tmp_path, authority, f"https://localhost:{ports[0].client}", stack)
+        root = values.client("root")
         await root.wait_ready(60)
         for _ in range(2):  # what is there already does no harm
             await lock(root)
             await allow(root, "ours", records.all_of("ours"))
             await allow(root, "theirs", records.all_of("theirs"))
-        yield found
+        yield values
 
 
 async def test_a_graph_does_with_its_own_keys_what_it_likes(locked: Locked) -> None:

@@ -15,11 +15,11 @@ EVERY = 0.03
 
 def ticks(detector: FailureDetector, start: float, end: float) -> list[str]:
     """Checks at the promised rhythm; everybody suspected on the way."""
-    found: list[str] = []
+    seen: list[str] = []
     steps = round((end - start) / EVERY)
     for step in range(1, steps + 1):
-        found += detector.check(start + step * EVERY)
-    return found
+        seen += detector.check(start + step * EVERY)
+    return seen
 
 
 def test_a_peer_that_never_speaks_is_suspected_after_the_configured_time_and_named_once() -> None:
@@ -106,8 +106,8 @@ def test_F23_an_observer_that_was_paused_blames_nobody() -> None:
     steps = round(core.judge_calm_max_s / EVERY)
     for step in range(1, steps + 10):
         detector.heard("b", 60.0 + step * EVERY)
-        found = detector.check(60.0 + step * EVERY)
-        assert found == (["c"] if step == steps else [])
+        result = detector.check(60.0 + step * EVERY)
+        assert result == (["c"] if step == steps else [])
 
 
 def test_a_suspect_that_speaks_again_can_be_suspected_again() -> None:
@@ -167,14 +167,14 @@ def wrong_suspicions(seed: int) -> int:
     detector = FailureDetector(AFTER, EVERY)
     detector.expect("b", 0.0)
     arrivals = sorted(step * EVERY + rng.random() * 0.4 * (step % 40 < 12) for step in range(4000))
-    found = at = 0
+    result = at = 0
     for step in range(1, 4000):
         now = step * EVERY
         while at < len(arrivals) and arrivals[at] <= now:
             detector.heard("b", arrivals[at])
             at += 1
-        found += len(detector.check(now))
-    return found
+        result += len(detector.check(now))
+    return result
 
 
 def test_a_network_where_silences_come_and_go_is_suspected_less_and_less(

@@ -10,9 +10,9 @@ from hams_wire.logs import formatter
 
 
 def record(message: str, exc_info: object = None) -> logging.LogRecord:
-    found = logging.LogRecord("hams.test", logging.WARNING, "file", 1, message, (), exc_info)  # type: ignore[arg-type]
-    found.created, found.msecs = 1767225600.25, 250.0
-    return found
+    result = logging.LogRecord("hams.test", logging.WARNING, "file", 1, message, (), exc_info)  # type: ignore[arg-type]
+    result.created, result.msecs = 1767225600.25, 250.0
+    return result
 
 
 def test_text_has_date_time_and_zone() -> None:
@@ -25,9 +25,9 @@ def test_json_is_one_object_a_line_whatever_the_message_holds() -> None:
     except OSError:
         line = formatter("json").format(record('two\nlines "quoted"', sys.exc_info()))
     assert "\n" not in line
-    found = json.loads(line)
-    assert "OSError: no file" in found.pop("exception")
-    assert found == {
+    data = json.loads(line)
+    assert "OSError: no file" in data.pop("exception")
+    assert data == {
         "time": "2026-01-01T00:00:00.250Z",
         "level": "warning",
         "logger": "hams.test",

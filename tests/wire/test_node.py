@@ -162,9 +162,9 @@ async def test_a_proposal_made_on_the_answer_to_another_is_made_too() -> None:
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
     await told.wait()
-    found = store.read(records.topology_key("uid"))
-    assert found is not None
-    assert records.decode_topology(found.value) == two
+    read = store.read(records.topology_key("uid"))
+    assert read is not None
+    assert records.decode_topology(read.value) == two
 
 
 async def test_a_proposal_whose_outcome_is_unknown_is_read_again_and_not_repeated() -> None:
@@ -183,9 +183,9 @@ async def test_a_proposal_whose_outcome_is_unknown_is_read_again_and_not_repeate
     shell.feed(Tick())
     await learnt.wait()
     assert [type(event) for event in core.events] == [Tick, CasUnknown, TopologyLearnt]
-    found = store.read(records.topology_key("uid"))
-    assert found is not None
-    assert core.events[-1] == TopologyLearnt(Topology(generation=1), found.mod_revision)
+    read = store.read(records.topology_key("uid"))
+    assert read is not None
+    assert core.events[-1] == TopologyLearnt(Topology(generation=1), read.mod_revision)
 
 
 async def test_while_etcd_is_away_one_reader_waits_for_it_however_many_proposals_fail(
@@ -305,9 +305,9 @@ async def test_what_is_no_topology_in_etcd_ends_nobody_and_the_next_one_counts(
     shell.feed(Tick())
     assert await told.get() == CasUnknown()
     await writer.compare_and_swap(key, revision, b"[]")
-    found = await writer.get_prefix(records.prefix_of("uid"))
-    shell._spawn(shell._watch(records.prefix_of("uid"), found))
-    revision = found.entries[0].mod_revision
+    entries = await writer.get_prefix(records.prefix_of("uid"))
+    shell._spawn(shell._watch(records.prefix_of("uid"), entries))
+    revision = entries.entries[0].mod_revision
     revision = await writer.compare_and_swap(key, revision, b"{}}")
     mended = Topology(generation=7)
     revision = await writer.compare_and_swap(key, revision, records.encode_topology(mended))

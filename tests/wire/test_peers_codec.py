@@ -101,13 +101,13 @@ def test_every_message_comes_out_as_it_went_in(cls: type) -> None:
 
 
 def test_types_survive_and_not_only_values() -> None:
-    found = through(Deliver("rank", 3, token(heap(b"abc"))))
-    assert isinstance(found, Deliver)
-    assert type(found.token.kind) is Kind
-    assert type(found.token.request) is RequestId
-    assert type(found.token.deps[0]) is Dep
-    assert type(found.token.deps) is tuple
-    assert [type(value) for _, value in found.token.meta.parameters] == [int, float, str, bool]
+    arrived = through(Deliver("rank", 3, token(heap(b"abc"))))
+    assert isinstance(arrived, Deliver)
+    assert type(arrived.token.kind) is Kind
+    assert type(arrived.token.request) is RequestId
+    assert type(arrived.token.deps[0]) is Dep
+    assert type(arrived.token.deps) is tuple
+    assert [type(value) for _, value in arrived.token.meta.parameters] == [int, float, str, bool]
 
 
 def test_a_payload_that_is_named_twice_travels_once() -> None:
@@ -124,9 +124,9 @@ def test_a_payload_that_is_named_twice_travels_once() -> None:
     )
     encoded = codec.encode(message)
     assert encoded.data == 101
-    found = through(message)
-    assert isinstance(found, LogAppend)
-    first, second = found.entries
+    arrived = through(message)
+    assert isinstance(arrived, LogAppend)
+    first, second = arrived.entries
     assert isinstance(first, Admit)
     assert isinstance(second, messages.ReplyEntry)
     assert first.payload is second.tokens[0].payload
@@ -281,13 +281,13 @@ def test_F36_a_payload_that_cannot_be_read_is_one_tokens_business_and_no_bad_fra
     incoming = codec.begin(encoded.code, msgspec.msgpack.encode([[[3, tensors]], body]))
     room = codec.factory.allocate(3)
     room.view[:] = b"abc"
-    found = codec.finish(incoming, [room])
-    assert isinstance(found, Deliver)
-    assert found.token.request == RequestId(1, 7)
-    assert found.token.payload is not None
-    assert found.token.payload.defect
-    assert found.token.payload.nbytes == 3
-    again = codec.encode(found)
+    decoded = codec.finish(incoming, [room])
+    assert isinstance(decoded, Deliver)
+    assert decoded.token.request == RequestId(1, 7)
+    assert decoded.token.payload is not None
+    assert decoded.token.payload.defect
+    assert decoded.token.payload.nbytes == 3
+    again = codec.encode(decoded)
     assert msgspec.msgpack.decode(again.metadata) == [[[3, tensors]], body]
     assert b"".join(again.views) == b"abc"
 
@@ -299,9 +299,11 @@ def test_a_defect_of_one_payload_is_not_its_neighbours() -> None:
     table, body = msgspec.msgpack.decode(encoded.metadata)
     table[0][1][0][2] = [1, -1]
     incoming = codec.begin(encoded.code, msgspec.msgpack.encode([table, body]))
-    found = codec.finish(incoming, [codec.factory.allocate(1), codec.factory.allocate(1)])
-    assert isinstance(found, LogAppend)
-    defects = [entry.payload.defect for entry in found.entries if isinstance(entry, Admit) and entry.payload]
+    decoded = codec.finish(incoming, [codec.factory.allocate(1), codec.factory.allocate(1)])
+    assert isinstance(decoded, LogAppend)
+    defects = [
+        entry.payload.defect for entry in decoded.entries if isinstance(entry, Admit) and entry.payload
+    ]
     assert defects[0].startswith("tensor 'x' has a dimension of -1")
     assert defects[1] == ""
 
@@ -334,9 +336,9 @@ def test_whatever_a_payload_says_of_itself_can_be_delivered(
     sender whether it can be read."""
     tensors = (TensorInfo("x", "UINT8", tuple(shape), offset, nbytes),)
     payload = HeapPayload(tensors, memoryview(b"abc"))
-    found = through(LogAppend(0, 1, 1, (Admit(RequestId(0, 1), None, "d", Meta(), payload=payload),)))
-    assert isinstance(found, LogAppend)
-    (entry,) = found.entries
+    data = through(LogAppend(0, 1, 1, (Admit(RequestId(0, 1), None, "d", Meta(), payload=payload),)))
+    assert isinstance(data, LogAppend)
+    (entry,) = data.entries
     assert isinstance(entry, Admit)
     assert entry.payload is not None
     assert bool(entry.payload.defect) is bool(defect_of(tensors, 3))
@@ -404,10 +406,10 @@ def test_a_descriptor_that_a_factory_refuses_is_its_payloads_defect() -> None:
     strict = Codec(Strict())
     encoded = strict.encode(Deliver("rank", 3, token(heap(b"abc"))))
     incoming = strict.begin(encoded.code, encoded.metadata)
-    found = strict.finish(incoming, [strict.factory.allocate(3)])
-    assert isinstance(found, Deliver)
-    assert found.token.payload is not None
-    assert found.token.payload.defect == "no such datatype"
+    data = strict.finish(incoming, [strict.factory.allocate(3)])
+    assert isinstance(data, Deliver)
+    assert data.token.payload is not None
+    assert data.token.payload.defect == "no such datatype"
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,9 @@ async def test_many_messages_of_one_step_arrive_in_their_lane_in_order(make: Mak
     for n in range(500):
         a.network.send("b", token(n, heap(n)))
         a.network.send("b", notice(n))
-    found = await b.got(1000)
-    assert [item.token.request.n for item in found if isinstance(item, Deliver)] == list(range(500))
-    assert [item.versions[0].seq for item in found if isinstance(item, Durable)] == list(range(500))
+    result = await b.got(1000)
+    assert [item.token.request.n for item in result if isinstance(item, Deliver)] == list(range(500))
+    assert [item.versions[0].seq for item in result if isinstance(item, Durable)] == list(range(500))
 
 
 async def test_a_notice_overtakes_a_record_of_100_MB(make: Make) -> None:
@@ -214,9 +214,9 @@ async def test_a_notice_overtakes_a_record_of_100_MB(make: Make) -> None:
     a.network.send("b", large)
     await asyncio.sleep(0)  # the record is on its way
     a.network.send("b", notice(1))
-    found = await b.got(2)
-    assert [type(item) for item in found] == [Durable, StateRecord]
-    assert found[1] == large
+    result = await b.got(2)
+    assert [type(item) for item in result] == [Durable, StateRecord]
+    assert result[1] == large
 
 
 async def test_what_a_callback_sends_reaches_its_peer(make: Make) -> None:
@@ -659,9 +659,9 @@ async def test_tls_carries_everything(make: Make, authority: Authority, tmp_path
     a.network.send("b", large)
     for n in range(50):
         a.network.send("b", token(n, heap(n)))
-    found = await b.got(51)
-    assert large in found
-    assert len(found) == 51
+    result = await b.got(51)
+    assert large in result
+    assert len(result) == 51
 
 
 async def test_closing_over_tls_waits_for_what_is_queued_too(

@@ -87,10 +87,10 @@ class Line:
 
 
 def drained(outbox: SendQueue) -> bytes:
-    found = []
+    seen = []
     while outbox:
-        found += outbox.take()
-    return b"".join(found)
+        seen += outbox.take()
+    return b"".join(seen)
 
 
 def wire(*messages: Message) -> bytes:

@@ -56,9 +56,9 @@ async def _ask(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     writer.write_eof()
-    found = await reader.read()
+    read = await reader.read()
     writer.close()
-    return found
+    return read
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_metrics_are_what_the_process_says_and_its_own() -> None:
     }
     assert families["hams_x_units"].type == "counter"
     assert families["hams_x_units"].samples[0].value == 12345678
-    assert [(found.labels["role"], found.value) for found in families["hams_x_role"].samples] == [
+    assert [(item.labels["role"], item.value) for item in families["hams_x_role"].samples] == [
         ('pri"mary\\\n', 1),
         ("backup", 0),
     ]

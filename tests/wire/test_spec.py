@@ -62,10 +62,10 @@ def graph() -> Graph:
 
 
 def test_a_graph_comes_back_as_it_was() -> None:
-    found = decode_spec(encode_spec(graph()))
-    assert found.data == graph().data
-    assert found.operators["a"].lanes == ((FRONTEND,), ("b", "c"))
-    assert isinstance(found.operators["a"].join, Join)
+    decoded = decode_spec(encode_spec(graph()))
+    assert decoded.data == graph().data
+    assert decoded.operators["a"].lanes == ((FRONTEND,), ("b", "c"))
+    assert isinstance(decoded.operators["a"].join, Join)
 
 
 def test_equal_graphs_give_equal_bytes() -> None:

@@ -144,8 +144,8 @@ def test_what_an_older_version_leaves_out_of_a_topology_takes_its_default(cls: t
         Slot: Slot(1, "q-1"),
     }[cls]
     older = required(json.loads(msgspec.json.encode(whole)), cls)
-    found = msgspec.json.decode(json.dumps(older).encode(), type=cls)
-    assert found == cls(**{name: getattr(whole, name) for name in older})  # type: ignore[attr-defined]
+    decoded = msgspec.json.decode(json.dumps(older).encode(), type=cls)
+    assert decoded == cls(**{name: getattr(whole, name) for name in older})  # type: ignore[attr-defined]
 
 
 def test_a_spec_of_a_newer_version_is_read_and_an_older_one_takes_the_defaults() -> None:
@@ -156,9 +156,9 @@ def test_a_spec_of_a_newer_version_is_read_and_an_older_one_takes_the_defaults()
         for name in list(operator):
             if name not in required(operator, type(graph().data.operators[0])):  # type: ignore[operator]
                 del operator[name]
-    found = decode_spec(json.dumps(written).encode()).data.operators[0]
-    assert found.feedback is None
-    assert found.name == "a"
+    decoded = decode_spec(json.dumps(written).encode()).data.operators[0]
+    assert decoded.feedback is None
+    assert decoded.name == "a"
 
 
 def test_a_registration_of_either_neighbour_is_read() -> None:

@@ -15,12 +15,12 @@ DIM = 256
 def trigrams(texts: list[str], dim: int = DIM) -> np.ndarray:
     """(texts, dim) FP32, each row of length 1 (0 for a text without letters or digits). The same text gives
     the same row everywhere."""
-    found = np.zeros((len(texts), dim), np.float32)
+    result = np.zeros((len(texts), dim), np.float32)
     for row, text in enumerate(texts):
         words = "".join(letter.lower() if letter.isalnum() else " " for letter in text).split()
         for word in words:
             padded = f"  {word} "
             for at in range(len(padded) - 2):
-                found[row, zlib.crc32(padded[at : at + 3].encode()) % dim] += 1
-    lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    return found / np.where(lengths, lengths, 1)
+                result[row, zlib.crc32(padded[at : at + 3].encode()) % dim] += 1
+    lengths = np.linalg.norm(result, axis=1, keepdims=True)
+    return result / np.where(lengths, lengths, 1)

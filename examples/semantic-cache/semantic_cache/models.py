@@ -23,9 +23,9 @@ def texts(column: Any) -> list[str]:
 
 def column(items: list[bytes]) -> np.ndarray:
     """Texts as BYTES rows."""
-    found = np.empty(len(items), object)
-    found[:] = items
-    return found
+    result = np.empty(len(items), object)
+    result[:] = items
+    return result
 
 
 class Embed(hams_sdk.Model):
@@ -81,14 +81,12 @@ class Cache(hams_sdk.Model):
         best = nearness.argmax(axis=1)
         similarity = nearness[np.arange(rows), best]
         hit = similarity >= self.threshold
-        found = column(
-            [self.answers[place] if known else b"" for place, known in zip(best, hit, strict=True)]
-        )
+        data = column([self.answers[place] if known else b"" for place, known in zip(best, hit, strict=True)])
         # A request is answered as a whole: from memory only if all its rows are known.
         routes = [[RECALL, REPLY] if hit[unit.rows].all() else [SEARCH, REPLY] for unit in batch.units]
         for unit in batch.units:
             hit[unit.rows] = hit[unit.rows].all()
-        return hams_sdk.Outputs({"answer": found, "similarity": similarity, "hit": hit}, routes)
+        return hams_sdk.Outputs({"answer": data, "similarity": similarity, "hit": hit}, routes)
 
     def _get(self) -> bytes:
         return b"".join(len(answer).to_bytes(4, "little") + answer for answer in self.answers)
@@ -121,7 +119,7 @@ class Search(hams_sdk.Model):
 
     def run(self, batch: hams_sdk.Batch) -> hams_sdk.Outputs:
         asked = trigrams(texts(batch["question"]), 4096)
-        found = column([self.lines[int((self.vectors @ row).argmax())] for row in asked])
+        values = column([self.lines[int((self.vectors @ row).argmax())] for row in asked])
         return hams_sdk.Outputs(
-            {"answer": found, "question": batch["question"]}, [[REPLY, REQUEST] for _ in batch.units]
+            {"answer": values, "question": batch["question"]}, [[REPLY, REQUEST] for _ in batch.units]
         )

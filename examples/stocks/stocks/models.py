@@ -24,7 +24,7 @@ def accepted(batch: hams_sdk.Batch, symbols: dict[bytes, int]) -> list[tuple[int
     """(row, symbol number, price) of every row of every sound request; the other requests fail with what is
     wrong."""
     names, prices = batch["symbol"], batch["price"]
-    found = []
+    seen = []
     for unit in batch.units:
         rows = [
             (row, symbols.get(bytes(names[row]), -1), float(prices[row]))
@@ -39,7 +39,7 @@ def accepted(batch: hams_sdk.Batch, symbols: dict[bytes, int]) -> list[tuple[int
             None,
         )
         if bad is None:
-            found += rows
+            seen += rows
         elif bad[1] < 0:
             batch.fail(
                 unit,
@@ -48,7 +48,7 @@ def accepted(batch: hams_sdk.Batch, symbols: dict[bytes, int]) -> list[tuple[int
             )
         else:
             batch.fail(unit, f"a price must be positive, found {bad[2]}")
-    return found
+    return seen
 
 
 def numbered(config: dict[str, Any]) -> dict[bytes, int]:

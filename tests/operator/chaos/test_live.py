@@ -141,8 +141,8 @@ def test_a_deployment_is_rolled_out_when_all_of_its_pods_are_of_the_newest_kind(
 
 @pytest.fixture
 def there() -> Iterator[Background]:
-    with background() as found:
-        yield found
+    with background() as result:
+        yield result
 
 
 @pytest.fixture

@@ -139,10 +139,10 @@ class Hams:
             start_new_session=True,
         )
 
-    def until(self, found: Callable[[], object], what: str, timeout_s: float = 60) -> None:
+    def until(self, values: Callable[[], object], what: str, timeout_s: float = 60) -> None:
         """Wait for something to become true."""
         deadline = time.monotonic() + timeout_s
-        while not found():
+        while not values():
             assert time.monotonic() < deadline, f"never: {what}{self.logs()}"
             time.sleep(0.1)
 
@@ -155,16 +155,16 @@ class Hams:
 
     def processes(self) -> list[str]:
         """Command lines of everything that any command of this home started and that lives."""
-        found = []
+        seen = []
         for folder in Path("/proc").iterdir():
             try:
                 if folder.name.isdecimal() and self.mark.encode() in (folder / "environ").read_bytes():
                     command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     if command:  # zombies have none
-                        found.append(f"{folder.name}: {command}")
+                        seen.append(f"{folder.name}: {command}")
             except OSError:
                 continue
-        return found
+        return seen
 
     def logs(self) -> str:
         """The supervisors' logs, for messages."""

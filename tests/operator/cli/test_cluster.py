@@ -46,11 +46,11 @@ GRAPH: Json = {
 
 
 def test_status_has_an_instance_for_every_role_and_every_other_pod() -> None:
-    found = {
+    status = {
         item.id: (item.operator, item.role, item.leader)
         for item in status_of(ClusterGraph(GRAPH, PODS)).instances
     }
-    assert found == {
+    assert status == {
         "g-pass-1-aa": ("pass", "active", False),
         "g-pass-2-bb": ("pass", "standby", False),
         "g-count-1-cc": ("count", "primary", False),
@@ -70,9 +70,9 @@ def test_the_primary_is_what_kill_hits_unless_told_otherwise() -> None:
 
 
 def test_a_graph_without_a_status_is_said_to_be_unknown() -> None:
-    found = status_of(ClusterGraph({"metadata": {"name": "g", "namespace": "n"}}, ()))
-    assert [(item.type, item.status) for item in found.conditions] == [("Ready", "Unknown")]
-    assert found.grpc == "g.n.svc:8081"
+    status = status_of(ClusterGraph({"metadata": {"name": "g", "namespace": "n"}}, ()))
+    assert [(item.type, item.status) for item in status.conditions] == [("Ready", "Unknown")]
+    assert status.grpc == "g.n.svc:8081"
 
 
 KUBECONFIG = """

@@ -18,23 +18,23 @@ ROOT = Path(__file__).parents[3]
 
 def replies(labels: list[int]) -> DemoReplies:
     """What a graph answers that is asked about zeros, one after another."""
-    found = DemoReplies()
+    result = DemoReplies()
     for number, label in enumerate(labels, 1):
-        found.truth.append(0)
-        found.label.append(label)
-        found.seen.append(number)
-        found.quality.append(
+        result.truth.append(0)
+        result.label.append(label)
+        result.seen.append(number)
+        result.quality.append(
             sum(item == 0 for item in labels[max(0, number - 256) : number]) / min(number, 256)
         )
-    return found
+    return result
 
 
 def test_counts_and_accuracies_that_follow_from_the_replies_are_right_in_any_order():
-    found = replies([0, 1, 0, 0] * 100)
-    assert found.off() == ""
-    for column in (found.truth, found.label, found.seen, found.quality):
+    answers = replies([0, 1, 0, 0] * 100)
+    assert answers.off() == ""
+    for column in (answers.truth, answers.label, answers.seen, answers.quality):
         column.reverse()
-    assert found.off() == ""
+    assert answers.off() == ""
 
 
 def test_a_count_twice_a_gap_and_a_wrong_accuracy_are_found():
@@ -50,15 +50,15 @@ def test_a_count_twice_a_gap_and_a_wrong_accuracy_are_found():
 
 
 def test_requests_without_an_answer_may_have_been_counted_or_not():
-    found = replies([0, 1, 0, 0] * 100)
-    for column in (found.truth, found.label, found.seen, found.quality):
+    answers = replies([0, 1, 0, 0] * 100)
+    for column in (answers.truth, answers.label, answers.seen, answers.quality):
         del column[200:203]
-    assert "each once" in found.off(2)
-    assert found.off(3) == found.off(9) == ""
-    found.quality[-1] = 0.5
-    assert found.off(3) == "", "its window lacks rows"
-    found.quality[100] = 0.5
-    assert found.off(3).startswith("row 101: ")
+    assert "each once" in answers.off(2)
+    assert answers.off(3) == answers.off(9) == ""
+    answers.quality[-1] = 0.5
+    assert answers.off(3) == "", "its window lacks rows"
+    answers.quality[100] = 0.5
+    assert answers.off(3).startswith("row 101: ")
 
 
 def judged(sent: int, ok: int, counted: int, **failed: int) -> dict[str, Verdict]:
@@ -156,9 +156,9 @@ def test_what_the_models_need_is_said_before_anything_starts(monkeypatch):
 def test_the_demo_finds_nothing_off_and_leaves_nothing(hams):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    found = hams.json("demo", "--duration", "8s")
-    assert found["good"]
-    assert [item["what"] for item in found["findings"]] == [
+    result = hams.json("demo", "--duration", "8s")
+    assert result["good"]
+    assert [item["what"] for item in result["findings"]] == [
         *("started", "killed", "answered", "remembered", "correct", "gap", "recovered", "history"),
     ]
     assert hams.processes() == []

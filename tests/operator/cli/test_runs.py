@@ -142,13 +142,13 @@ def test_the_warmed_process_killed_is_made_up_for(hams):
 
 def _parents() -> set[int]:
     """Pids that have children."""
-    found = set()
+    names = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found.add(int(stat.read_text().rpartition(")")[2].split()[1]))
+            names.add(int(stat.read_text().rpartition(")")[2].split()[1]))
         except OSError:
             continue
-    return found
+    return names
 
 
 def test_two_graphs_run_side_by_side(hams):

@@ -36,7 +36,7 @@ class FakeKube:
         self._fail_at[self.asked + number] = error
 
     def of(self, kind: str) -> list[Json]:
-        return [item for (found, _, _), item in self.items.items() if found == kind]
+        return [item for (result, _, _), item in self.items.items() if result == kind]
 
     def put(self, item: Json) -> Json:
         item = copy.deepcopy(item)
@@ -102,10 +102,10 @@ class FakeKube:
         there = self.items.get((resource.kind, namespace, name))
         if there is None:
             raise KubeError(404, "not found")
-        found = self.put(_merged(there, patch))
-        if found["metadata"].get("deletionTimestamp") and not found["metadata"].get("finalizers"):
+        result = self.put(_merged(there, patch))
+        if result["metadata"].get("deletionTimestamp") and not result["metadata"].get("finalizers"):
             del self.items[resource.kind, namespace, name]
-        return found
+        return result
 
     async def delete(
         self,
@@ -147,5 +147,5 @@ class FakeKube:
 def _merged(base: Any, patch: Any) -> Any:
     if not isinstance(base, dict) or not isinstance(patch, dict):
         return patch
-    found = {key: value for key, value in base.items() if patch.get(key, "") is not None}
-    return found | {key: _merged(base.get(key), value) for key, value in patch.items() if value is not None}
+    read = {key: value for key, value in base.items() if patch.get(key, "") is not None}
+    return read | {key: _merged(base.get(key), value) for key, value in patch.items() if value is not None}

@@ -268,15 +268,15 @@ async def test_of_two_controllers_one_makes_it_and_both_have_it() -> None:
 
     async def late(*arguments: Any) -> Any:
         nonlocal first
-        found = await get(*arguments)
+        read = await get(*arguments)
         if first:
             first = False
             await metrics_token(world.kube, "hams-system", "hams-metrics")  # the other one, just now
-        return found
+        return read
 
     world.kube.get = late  # type: ignore[method-assign]
-    found = await metrics_token(world.kube, "hams-system", "hams-metrics")
-    assert found == world.secret("hams-system", "hams-metrics")["token"]
+    result = await metrics_token(world.kube, "hams-system", "hams-metrics")
+    assert result == world.secret("hams-system", "hams-metrics")["token"]
 
 
 async def test_a_graph_that_is_over_leaves_nothing_behind() -> None:

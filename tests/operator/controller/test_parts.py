@@ -328,10 +328,10 @@ class Script(FakeKube):
         if not self.watches:
             self.over.set()
             await asyncio.Event().wait()
-        found = self.watches.pop(0)
-        if isinstance(found, KubeError):
-            raise found
-        for event in found:
+        result = self.watches.pop(0)
+        if isinstance(result, KubeError):
+            raise result
+        for event in result:
             yield event
 
 
@@ -403,7 +403,7 @@ def test_only_what_matters_is_news() -> None:
 
 
 def test_options_come_from_the_environment_that_the_chart_sets() -> None:
-    found = options_from(
+    by_name = options_from(
         {
             "HAMS_ETCD": "http://e:1",
             "HAMS_SIDECAR_IMAGE": "i:1",
@@ -411,7 +411,7 @@ def test_options_come_from_the_environment_that_the_chart_sets() -> None:
             "HAMS_HISTORY_HOST_PATH": "/h",
         }
     )
-    assert (found.settings.etcd, found.settings.image, found.settings.history, found.namespaces) == (
+    assert (by_name.settings.etcd, by_name.settings.image, by_name.settings.history, by_name.namespaces) == (
         "http://e:1",
         "i:1",
         "/h",
@@ -514,11 +514,11 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     token = (await metrics_token(kube, "hams-system", "hams-metrics")).decode()
     try:
         async with aiohttp.ClientSession() as session:
-            found = {}
+            by_name = {}
             for given in ("", "Bearer wrong", token, f"Bearer {token}"):
                 async with session.get(f"{url}/metrics", headers={"Authorization": given}) as answer:
                     text = await answer.text()
-                    found[given] = (
+                    by_name[given] = (
                         answer.status,
                         "hams_controller_leads 0" in text and "process_cpu_seconds_total" in text,
                     )
@@ -528,7 +528,7 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
                     assert await answer.text() == "ok\n"
     finally:
         await runner.cleanup()
-    assert found == {
+    assert by_name == {
         "": (401, False),
         "Bearer wrong": (401, False),
         token: (401, False),
@@ -553,14 +553,14 @@ def _conditions(store: Store, leads: bool = True) -> dict[tuple[str, ...], float
     text = exposition(_samples(cast(Controller, controller), leads, 7)).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["hams_controller_kube_requests"].samples[0].value == 7
-    found = (
+    values = (
         families["hams_controller_graph_condition"].samples
         if "hams_controller_graph_condition" in families
         else []
     )
     return {
         tuple(sample.labels[name] for name in ("namespace", "graph", "type")): sample.value
-        for sample in found
+        for sample in values
     }
 
 
@@ -660,8 +660,8 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
         async with asyncio.timeout(20), aiohttp.ClientSession() as session:
 
             async def answer(path: str) -> tuple[int, str]:
-                async with session.get(f"http://127.0.0.1:{_port(runner)}{path}") as found:
-                    return found.status, await found.text()
+                async with session.get(f"http://127.0.0.1:{_port(runner)}{path}") as result:
+                    return result.status, await result.text()
 
             await kube.asked_for.wait()
             assert await answer("/readyz") == (503, "the webhook does not listen yet\n")
@@ -677,8 +677,8 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
             question = {"request": {"uid": "7"}}
             name = "hams-webhook.hams-system.svc"
             url = f"https://127.0.0.1:{webhook.port}/validate"
-            async with session.post(url, json=question, ssl=context, server_hostname=name) as found:
-                assert (await found.json())["response"] == {"uid": "7", "allowed": True}
+            async with session.post(url, json=question, ssl=context, server_hostname=name) as result:
+                assert (await result.json())["response"] == {"uid": "7", "allowed": True}
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             assert (await answer("/readyz"))[0] == 503, "no longer"

@@ -106,8 +106,8 @@ class Scene:
         return self.kube.items["ServiceGraph", *KEY]
 
     def condition(self, kind: str) -> Json:
-        found: Json = next(item for item in self.graph["status"]["conditions"] if item["type"] == kind)
-        return found
+        match: Json = next(item for item in self.graph["status"]["conditions"] if item["type"] == kind)
+        return match
 
     def events(self) -> dict[str, str]:
         return {item["reason"]: item["message"] for item in self.kube.of("Event")}
@@ -227,8 +227,8 @@ async def test_a_failover_is_an_event_and_the_pod_of_the_revoked_instance_goes()
 
 
 def of_operator(scene: Scene, name: str) -> Json:
-    found: Json = next(item for item in scene.graph["status"]["operators"] if item["name"] == name)
-    return found
+    match: Json = next(item for item in scene.graph["status"]["operators"] if item["name"] == name)
+    return match
 
 
 async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status() -> None:
@@ -759,8 +759,8 @@ DENIED = KubeError(403, 'POST .../services: services "pair" is forbidden: exceed
 
 
 def told(scene: Scene, kind: str) -> tuple[str, str]:
-    found = scene.condition(kind)
-    return found["status"], found["reason"]
+    result = scene.condition(kind)
+    return result["status"], result["reason"]
 
 
 async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_ready() -> None:
@@ -910,10 +910,10 @@ class Hasty(FakeKube):
     """Who has taken a name lets it go as soon as that was seen."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        found = await super().get(resource, namespace, name)
-        if found is not None and resource.kind == "Service" and not found["metadata"].get("labels"):
+        read = await super().get(resource, namespace, name)
+        if read is not None and resource.kind == "Service" and not read["metadata"].get("labels"):
             del self.items[resource.kind, namespace, name]
-        return found
+        return read
 
 
 async def test_a_stranger_that_goes_while_it_is_looked_at_is_not_forgotten() -> None:
@@ -1397,7 +1397,7 @@ def kstatus(item: Json) -> str:
         return "Terminating"
     if status.get("observedGeneration", item["metadata"]["generation"]) != item["metadata"]["generation"]:
         return "InProgress"
-    conditions = {found["type"]: found["status"] for found in status.get("conditions", [])}
+    conditions = {result["type"]: result["status"] for result in status.get("conditions", [])}
     if conditions.get("Reconciling") == "True":
         return "InProgress"
     if conditions.get("Stalled") == "True":

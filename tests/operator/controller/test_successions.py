@@ -50,12 +50,12 @@ class Two(Scene):
         self.write(succession.key(self.uid(number), name), succession.encode(record))
 
     def record(self) -> Succession | None:
-        found = self.etcd.read(succession.key(UID, succession.SUCCESSION))
-        return None if found is None else succession.decode_succession(found.value)
+        read = self.etcd.read(succession.key(UID, succession.SUCCESSION))
+        return None if read is None else succession.decode_succession(read.value)
 
     def follows(self, number: int) -> Follows | None:
-        found = self.etcd.read(succession.key(self.uid(number), succession.FOLLOWS))
-        return None if found is None else succession.decode_follows(found.value)
+        read = self.etcd.read(succession.key(self.uid(number), succession.FOLLOWS))
+        return None if read is None else succession.decode_follows(read.value)
 
     def new_pod(self, number: int, name: str, role: dict[str, str], ready: bool = True) -> None:
         self.pod(name, {"hams.dev/incarnation": str(number), **role}, ready)
@@ -94,8 +94,8 @@ class Two(Scene):
         self.write(records.topology_key(self.uid(1)), records.encode_topology(NEW))
 
     def phase(self) -> Phase | None:
-        found = self.record()
-        return None if found is None else found.phase
+        record = self.record()
+        return None if record is None else record.phase
 
 
 async def begun(text: str = WIDER) -> Two:
@@ -253,11 +253,13 @@ async def test_another_attempt_is_another_incarnation_and_in_the_end_it_is_refus
     scene = await begun()
     for number in range(1, successions_tried_max + 1):
         await scene.there(number)
-        found = scene.record()
-        assert found is not None
-        assert (found.to, found.phase, found.tries) == (scene.uid(number), Phase.HOLD, number)
+        record = scene.record()
+        assert record is not None
+        assert (record.to, record.phase, record.tries) == (scene.uid(number), Phase.HOLD, number)
         scene.note(
-            0, succession.SUCCESSION, Succession(found.to, Phase.BACK, found.tries, found.asked, "too slow")
+            0,
+            succession.SUCCESSION,
+            Succession(record.to, Phase.BACK, record.tries, record.asked, "too slow"),
         )
         await scene.settle()
         assert ("Deployment", "shop", f"pair-frontend-r{number}") not in scene.kube.items
@@ -293,9 +295,9 @@ async def test_until_the_switch_it_can_be_asked_away_without_an_annotation(phase
     assert scene.phase() is phase
     scene.ask(PAIR)
     await scene.settle()
-    found = scene.record()
-    assert found is not None
-    assert (found.to, found.phase) == (f"{UID}-r1", Phase.BACK)
+    record = scene.record()
+    assert record is not None
+    assert (record.to, record.phase) == (f"{UID}-r1", Phase.BACK)
     assert [item["metadata"]["name"] for item in scene.kube.of("ConfigMap")] == ["pair-graph"]
     assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
         "True",

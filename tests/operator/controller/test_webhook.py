@@ -39,8 +39,8 @@ def question(text: str, old: str = "", annotations: dict[str, str] | None = None
 
 
 def answer(*args: Any, **more: Any) -> Json:
-    found: Json = review(question(*args, **more), SETTINGS)["response"]
-    return found
+    values: Json = review(question(*args, **more), SETTINGS)["response"]
+    return values
 
 
 def test_a_right_graph_is_let_in() -> None:
@@ -50,10 +50,10 @@ def test_a_right_graph_is_let_in() -> None:
 def test_a_wrong_one_is_refused_with_all_that_is_wrong_in_the_words_of_validate() -> None:
     with pytest.raises(InvalidGraph) as told:
         load_text(WRONG, on_kubernetes=True)
-    found = answer(WRONG)
+    result = answer(WRONG)
     said = [f"{problem.path}: {problem.message}" for problem in told.value.problems]
     assert len(said) >= 2
-    assert (found["allowed"], sorted(found["status"]["message"].split("\n"))) == (False, sorted(said))
+    assert (result["allowed"], sorted(result["status"]["message"].split("\n"))) == (False, sorted(said))
 
 
 def test_a_change_that_loses_state_is_refused_unless_it_is_allowed() -> None:

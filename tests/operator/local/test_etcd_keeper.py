@@ -39,10 +39,10 @@ class Broken:
 
     @property
     def has_data(self) -> bool:
-        found = self._has_data.pop(0) if self._has_data else True
-        if isinstance(found, OSError):
-            raise found
-        return found
+        result = self._has_data.pop(0) if self._has_data else True
+        if isinstance(result, OSError):
+            raise result
+        return result
 
     async def wait(self) -> int:
         if self._statuses:

@@ -382,8 +382,8 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     def look(cast: Cast, after_s: float = hung_look_s) -> list[tuple[int, signal.Signals]]:
         now[0] += after_s
         instances._look_after_left(place, place.pod, cast)
-        found, sent[:] = list(sent), []
-        return found
+        values, sent[:] = list(sent), []
+        return values
 
     assert look(gone) == look(back) == [], "it has some time"
     assert look(structs.replace(back, alone=frozenset({goes_by})), hung_kept_s) == [], (

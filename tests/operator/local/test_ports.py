@@ -12,11 +12,11 @@ from hams_operator.local.ports import port_lowest
 
 
 def test_they_differ_are_free_and_lie_below_the_ephemeral_range() -> None:
-    found = ports.free_ports(8)
-    assert len(set(found)) == 8
+    result = ports.free_ports(8)
+    assert len(set(result)) == 8
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    assert all(port_lowest <= port < first for port in found)
-    for port in found:
+    assert all(port_lowest <= port < first for port in result)
+    for port in result:
         with socket.socket() as probe:
             probe.bind((ports.HOST, port))
 

@@ -41,8 +41,8 @@ def graph(text: str = PAIR, place: GraphRef = PLACE) -> Graph:
 
 
 def planned(text: str = PAIR, place: GraphRef = PLACE, settings: Settings = SETTINGS) -> tuple[Json, ...]:
-    found = graph(text, place)
-    return desired(found, encode_spec(found).decode(), place, settings)
+    result = graph(text, place)
+    return desired(result, encode_spec(result).decode(), place, settings)
 
 
 def objects(
@@ -52,8 +52,8 @@ def objects(
 
 
 def pod_of(text: str, workload: str) -> Json:
-    found: Json = objects(text)["Deployment", workload]["spec"]["template"]
-    return found
+    items: Json = objects(text)["Deployment", workload]["spec"]["template"]
+    return items
 
 
 def with_change(old: str, new: str, text: str = PAIR) -> str:

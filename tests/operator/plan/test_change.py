@@ -16,8 +16,8 @@ def running(text: str) -> dict[int, Graph]:
 
 
 def test_a_graph_that_does_not_run_yet_is_the_first_incarnation() -> None:
-    found = decide(graph().data, PLACE, {}, {})
-    assert (found.place, found.graph.data, found.refused) == (PLACE, graph().data, "")
+    decision = decide(graph().data, PLACE, {}, {})
+    assert (decision.place, decision.graph.data, decision.refused) == (PLACE, graph().data, "")
 
 
 @pytest.mark.parametrize(
@@ -31,30 +31,30 @@ def test_a_graph_that_does_not_run_yet_is_the_first_incarnation() -> None:
 )
 def test_how_it_runs_may_change_while_it_runs(change: tuple[str, str]) -> None:
     asked = with_change(*change)
-    found = decide(graph(asked).data, PLACE, running(PAIR), {})
-    assert (found.place.incarnation, found.graph.data, found.refused) == (0, graph(asked).data, "")
+    decision = decide(graph(asked).data, PLACE, running(PAIR), {})
+    assert (decision.place.incarnation, decision.graph.data, decision.refused) == (0, graph(asked).data, "")
 
 
 def test_another_shape_of_a_graph_with_state_is_refused_and_it_runs_as_before() -> None:
     asked = with_change("shape: [4]}]\n    replicas", "shape: [5]}]\n    replicas")
-    found = decide(graph(with_change("spec:\n", "spec:\n  mode: None\n")).data, PLACE, running(PAIR), {})
-    assert "mode NonStop becomes None" in found.refused
-    assert "the state of count" in found.refused
-    assert found.graph.data == graph().data
+    decision = decide(graph(with_change("spec:\n", "spec:\n  mode: None\n")).data, PLACE, running(PAIR), {})
+    assert "mode NonStop becomes None" in decision.refused
+    assert "the state of count" in decision.refused
+    assert decision.graph.data == graph().data
     assert asked != PAIR
 
 
 def test_an_annotation_allows_it_and_a_new_incarnation_begins() -> None:
     asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
-    found = decide(graph(asked).data, PLACE, running(PAIR), {ALLOW_STATE_LOSS: "true"})
-    assert (found.refused, found.place.incarnation) == ("", 1)
-    assert found.graph.data.uid == found.place.graph_uid() != PLACE.graph_uid()
+    decision = decide(graph(asked).data, PLACE, running(PAIR), {ALLOW_STATE_LOSS: "true"})
+    assert (decision.refused, decision.place.incarnation) == ("", 1)
+    assert decision.graph.data.uid == decision.place.graph_uid() != PLACE.graph_uid()
 
 
 def test_a_graph_without_state_may_take_any_shape() -> None:
     asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y", STATELESS))
-    found = decide(graph(asked).data, PLACE, running(STATELESS), {})
-    assert (found.refused, found.place.incarnation) == ("", 1)
+    decision = decide(graph(asked).data, PLACE, running(STATELESS), {})
+    assert (decision.refused, decision.place.incarnation) == ("", 1)
 
 
 COUNTER = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
@@ -79,15 +79,15 @@ def begun() -> dict[int, Graph]:
 def test_a_change_that_has_not_taken_over_can_be_undone_and_the_first_states_stay(
     whole: set[int], annotations: dict[str, str], incarnation: int, refused: bool
 ) -> None:
-    found = decide(graph().data, PLACE, begun(), annotations, whole)
-    assert (found.place.incarnation, bool(found.refused)) == (incarnation, refused)
-    assert found.graph.data.uid == found.place.graph_uid()
+    decision = decide(graph().data, PLACE, begun(), annotations, whole)
+    assert (decision.place.incarnation, bool(decision.refused)) == (incarnation, refused)
+    assert decision.graph.data.uid == decision.place.graph_uid()
 
 
 @pytest.mark.parametrize("whole", [set(), {0}, {1}, {0, 1}])
 def test_the_one_that_comes_up_goes_on_while_it_is_asked_for(whole: set[int]) -> None:
-    found = decide(graph(COUNTER).data, PLACE, begun(), {}, whole)
-    assert (found.place.incarnation, found.refused) == (1, "")
+    decision = decide(graph(COUNTER).data, PLACE, begun(), {}, whole)
+    assert (decision.place.incarnation, decision.refused) == (1, "")
 
 
 def test_beside_a_whole_one_a_half_made_one_is_not_what_goes_on() -> None:

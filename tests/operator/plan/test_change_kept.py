@@ -37,10 +37,10 @@ def test_what_keeps_a_state_under_one_name_in_both_goes_on_with_it(
 ) -> None:
     before, after = graph(old).data, graph(new).data
     assert (kept_states(before, after), lost_states(before, after)) == (kept, lost)
-    found = decide(after, PLACE, {0: graph(old)}, {})
-    assert bool(found.refused) is bool(lost)
-    assert found.place.incarnation == (0 if lost else 1)
-    assert found.kept == (() if lost else kept)
+    decision = decide(after, PLACE, {0: graph(old)}, {})
+    assert bool(decision.refused) is bool(lost)
+    assert decision.place.incarnation == (0 if lost else 1)
+    assert decision.kept == (() if lost else kept)
     allowed = decide(after, PLACE, {0: graph(old)}, {ALLOW_STATE_LOSS: "true"})
     assert (allowed.refused, allowed.kept, allowed.follows) == ("", kept, 0)
 
@@ -54,5 +54,10 @@ def test_one_that_has_not_taken_over_is_left_for_the_one_before_without_an_annot
 def test_what_follows_then_follows_the_one_that_serves() -> None:
     running = {0: graph(PAIR), 1: decide(graph(MORE).data, PLACE, {0: graph(PAIR)}, {}).graph}
     third = graph(MORE.replace("name: more", "name: most").replace("more.y", "most.y")).data
-    found = decide(third, PLACE, running, {}, {0, 1}, unborn={1})
-    assert (found.follows, found.kept, found.place.incarnation, found.refused) == (0, ("count",), 2, "")
+    decision = decide(third, PLACE, running, {}, {0, 1}, unborn={1})
+    assert (decision.follows, decision.kept, decision.place.incarnation, decision.refused) == (
+        0,
+        ("count",),
+        2,
+        "",
+    )

@@ -29,13 +29,13 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_a_graph_is_a_config_map_a_service_and_a_deployment_and_budget_for_each_part() -> None:
-    found = objects()
+    items = objects()
     parts = ("manager", "pass", "count", "frontend")
-    assert {name for kind, name in found if kind == "Deployment"} == {f"pair-{part}" for part in parts}
-    assert {name for kind, name in found if kind == "PodDisruptionBudget"} == {
+    assert {name for kind, name in items if kind == "Deployment"} == {f"pair-{part}" for part in parts}
+    assert {name for kind, name in items if kind == "PodDisruptionBudget"} == {
         f"pair-{part}" for part in parts
     }
-    assert {key for key in found if key[0] not in ("Deployment", "PodDisruptionBudget")} == {
+    assert {key for key in items if key[0] not in ("Deployment", "PodDisruptionBudget")} == {
         ("ConfigMap", "pair-graph"), ("Service", "pair"), ("NetworkPolicy", "pair-peers"), ("NetworkPolicy", "pair-clients")
     }  # fmt: skip
 
@@ -52,22 +52,22 @@ def test_every_object_is_owned_by_the_resource_and_lies_in_its_namespace() -> No
 
 def test_without_a_resource_nothing_owns_the_objects() -> None:
     place = GraphRef("pair", "shop")
-    found = planned(place=place)
-    assert all("ownerReferences" not in item["metadata"] for item in found)
+    plan = planned(place=place)
+    assert all("ownerReferences" not in item["metadata"] for item in plan)
 
 
 def test_there_are_as_many_pods_as_local_instances() -> None:
-    found = objects()
-    assert {name: item["spec"]["replicas"] for (kind, name), item in found.items() if kind == "Deployment"} == {
+    items = objects()
+    assert {name: item["spec"]["replicas"] for (kind, name), item in items.items() if kind == "Deployment"} == {
         "pair-manager": 3, "pair-frontend": 2, "pair-count": 2, "pair-pass": 3
     }  # fmt: skip
 
 
 def test_the_config_map_holds_the_graph_that_the_processes_ask_for() -> None:
-    found = objects()
-    spec = found["ConfigMap", "pair-graph"]["data"]["spec.json"]
+    items = objects()
+    spec = items["ConfigMap", "pair-graph"]["data"]["spec.json"]
     assert decode_spec(spec.encode()).data == graph().data
-    for (kind, _), item in found.items():
+    for (kind, _), item in items.items():
         if kind == "Deployment":
             pod = item["spec"]["template"]["spec"]
             command = (pod.get("initContainers") or pod["containers"])[0]["command"]
@@ -132,11 +132,11 @@ def test_readiness_is_asked_of_the_process_that_has_the_role() -> None:
 
 
 def test_pods_are_replaced_a_new_one_first_and_evicted_one_at_a_time() -> None:
-    found = objects()
-    for (kind, name), item in found.items():
+    items = objects()
+    for (kind, name), item in items.items():
         if kind == "Deployment":
             assert item["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-            budget = found["PodDisruptionBudget", name]
+            budget = items["PodDisruptionBudget", name]
             assert budget["spec"]["selector"] == item["spec"]["selector"]
             assert budget["spec"]["maxUnavailable"] == 1
             labels = item["spec"]["template"]["metadata"]["labels"]
@@ -149,11 +149,11 @@ def test_the_only_replica_of_a_state_is_never_evicted() -> None:
 
 
 def test_no_two_workloads_claim_a_pod() -> None:
-    found = [item for (kind, _), item in objects().items() if kind == "Deployment"]
-    for item in found:
+    items = [item for (kind, _), item in objects().items() if kind == "Deployment"]
+    for item in items:
         labels = item["spec"]["template"]["metadata"]["labels"]
         assert (
-            sum(1 for other in found if other["spec"]["selector"]["matchLabels"].items() <= labels.items())
+            sum(1 for other in items if other["spec"]["selector"]["matchLabels"].items() <= labels.items())
             == 1
         )
 
@@ -193,9 +193,9 @@ def test_without_certificates_nothing_of_them_is_left() -> None:
 
 
 def test_probes_bear_the_token_of_the_graph() -> None:
-    found = graph()
+    compiled = graph()
     seen = 0
-    for item in desired(found, encode_spec(found).decode(), PLACE, SETTINGS, "secret"):
+    for item in desired(compiled, encode_spec(compiled).decode(), PLACE, SETTINGS, "secret"):
         if item["kind"] == "Deployment":
             pod = item["spec"]["template"]["spec"]
             for container in [*pod.get("initContainers", []), *pod["containers"]]:
@@ -276,8 +276,8 @@ def test_another_sidecar_image_replaces_every_pod_but_not_what_they_run() -> Non
 
 
 def test_a_history_is_recorded_only_where_the_settings_say_so() -> None:
-    found = objects(settings=Settings(history="/var/history"))
-    spec = found["Deployment", "pair-count"]["spec"]["template"]["spec"]
+    items = objects(settings=Settings(history="/var/history"))
+    spec = items["Deployment", "pair-count"]["spec"]["template"]["spec"]
     for container in (*spec["initContainers"], *spec["containers"]):
         assert {"name": "HAMS_HISTORY", "value": "/history"} in container["env"]
         assert {"name": "history", "mountPath": "/history"} in container["volumeMounts"]
@@ -293,10 +293,10 @@ def test_the_plan_is_the_same_each_time_and_plain_json() -> None:
 def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
     file = ROOT / "examples" / name / "graph.yaml"
     place = GraphRef(name, "default")
-    found = planned(file.read_text(), place)
+    plan = planned(file.read_text(), place)
     images = {
         container["image"]
-        for item in found
+        for item in plan
         if item["kind"] == "Deployment"
         for container in item["spec"]["template"]["spec"]["containers"]
     }
@@ -336,11 +336,11 @@ def test_clients_tokens_are_mounted_where_they_are_asked_for_and_nowhere_else() 
 
 
 def containers() -> list[tuple[str, Json]]:
-    found = []
+    seen = []
     for pod in pods():
         spec = pod["spec"]
-        found += [(item["name"], item) for item in (*spec.get("initContainers", ()), *spec["containers"])]
-    return found
+        seen += [(item["name"], item) for item in (*spec.get("initContainers", ()), *spec["containers"])]
+    return seen
 
 
 def test_every_container_asks_for_what_it_takes_and_ours_end_at_a_limit() -> None:
@@ -443,8 +443,8 @@ def test_frontends_are_replaced_one_at_a_time_each_after_the_one_before_has_hand
 
 
 def test_every_part_writes_its_log_as_the_settings_say() -> None:
-    found = objects(settings=Settings(log_format="json"))
-    for (kind, _), item in found.items():
+    items = objects(settings=Settings(log_format="json"))
+    for (kind, _), item in items.items():
         if kind == "Deployment":
             spec = item["spec"]["template"]["spec"]
             ours = [

@@ -10,7 +10,7 @@ from .kit import UID, Json, objects
 
 def held() -> list[Json]:
     """What the API server would hand out: with defaults, status and a uid."""
-    found = []
+    seen = []
     for item in copy.deepcopy(list(objects().values())):
         item["metadata"]["uid"] = "u"
         if item["kind"] == "Deployment":
@@ -20,8 +20,8 @@ def held() -> list[Json]:
                 "/dev/termination-log"
             )
             item["status"] = {"replicas": 1}
-        found.append(item)
-    return found
+        seen.append(item)
+    return seen
 
 
 def names(items: tuple[Json, ...]) -> set[str]:
@@ -29,13 +29,13 @@ def names(items: tuple[Json, ...]) -> set[str]:
 
 
 def test_nothing_is_done_where_all_is_as_wanted() -> None:
-    found = difference(objects().values(), held(), UID, replaceable=True)
-    assert (found.apply, found.delete, found.foreign) == ((), (), ())
+    items = difference(objects().values(), held(), UID, replaceable=True)
+    assert (items.apply, items.delete, items.foreign) == ((), (), ())
 
 
 def test_what_is_missing_is_applied() -> None:
-    found = difference(objects().values(), held()[1:], UID, replaceable=True)
-    assert len(found.apply) == 1
+    items = difference(objects().values(), held()[1:], UID, replaceable=True)
+    assert len(items.apply) == 1
 
 
 def test_what_somebody_changed_is_applied_again() -> None:
@@ -56,8 +56,8 @@ def test_what_others_add_is_left_alone() -> None:
 def test_what_is_no_longer_wanted_is_deleted_once() -> None:
     extra = copy.deepcopy(held()[0])
     extra["metadata"]["name"] = "pair-gone"
-    found = difference(objects().values(), [*held(), extra], UID, replaceable=True)
-    assert names(found.delete) == {f"{extra['kind']} pair-gone"}
+    items = difference(objects().values(), [*held(), extra], UID, replaceable=True)
+    assert names(items.delete) == {f"{extra['kind']} pair-gone"}
     extra["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert difference(objects().values(), [*held(), extra], UID, replaceable=True).delete == ()
 
@@ -66,9 +66,9 @@ def test_what_belongs_to_others_is_never_touched() -> None:
     there = held()
     for item in there:
         item["metadata"]["ownerReferences"][0]["uid"] = "somebody-else"
-    found = difference(objects().values(), there, UID, replaceable=True)
-    assert (found.apply, found.delete) == ((), ())
-    assert len(found.foreign) == len(there)
+    items = difference(objects().values(), there, UID, replaceable=True)
+    assert (items.apply, items.delete) == ((), ())
+    assert len(items.foreign) == len(there)
 
 
 def test_an_earlier_incarnation_stays_until_the_next_one_serves() -> None:

@@ -210,7 +210,7 @@ class World:
 @asynccontextmanager
 async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
     kube = FakeKube()
-    found = World(Kubelet(folder, (), kube, ""))
+    result = World(Kubelet(folder, (), kube, ""))
     token = ""
     async with AsyncExitStack() as stack:
         if certified:
@@ -219,8 +219,8 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
             options = ControllerOptions(
                 Settings(etcd=etcd), "controller", "hams-system", etcd_members_secret="hams-etcd-tls"
             )
-            found.keys = EtcdKeys(kube, options, found.now)
-            await found.keys.look()
+            result.keys = EtcdKeys(kube, options, result.now)
+            await result.keys.look()
             for name, data in data_of(kube.items["Secret", "hams-system", "hams-etcd-tls"]).items():
                 (folder / name).write_bytes(data)
             listen = f"https://127.0.0.1:{ports[0].client}"
@@ -238,13 +238,13 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
             process = EtcdProcess(find_etcd(), folder, 0, ports, flags)
             await process.start()
             stack.push_async_callback(process.kill)
-            root = EtcdCoordination(etcd, found.keys.tls)
+            root = EtcdCoordination(etcd, result.keys.tls)
             stack.push_async_callback(root.close)
             await root.wait_ready(10)
-            found.identities = IssuedIdentities(
-                kube, "hams-system", "hams-metrics", root, found.keys, found.now
+            result.identities = IssuedIdentities(
+                kube, "hams-system", "hams-metrics", root, result.keys, result.now
             )
-            token = await found.identities.ensure(PLACE)
+            token = await result.identities.ensure(PLACE)
         else:
             etcd = (await stack.enter_async_context(await LocalEtcd.start(folder / "etcd"))).endpoints
         graph = load_text(GRAPH, uid=PLACE.graph_uid(), on_kubernetes=True)
@@ -252,11 +252,11 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
             graph, encode_spec(graph).decode(), PLACE, Settings(etcd=etcd, tls=certified), token
         )
         (folder / "counting.py").write_text(MODEL)
-        found.kubelet = Kubelet(folder, objects, kube, etcd)
+        result.kubelet = Kubelet(folder, objects, kube, etcd)
         try:
-            yield found
+            yield result
         finally:
-            for process in found.kubelet.processes.values():
+            for process in result.kubelet.processes.values():
                 if process.returncode is None:
                     with contextlib.suppress(
                         ProcessLookupError
@@ -275,8 +275,8 @@ async def ask(key: str) -> Json:
     writer.write(head.encode() + body)
     answer = await reader.read()
     writer.close()
-    found: Json = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
+    data: Json = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return data
 
 
 @pytest.mark.process
@@ -287,11 +287,11 @@ async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_rol
 ) -> None:
     """All parts start at once, before their etcd holds a graph. Then a pod is deleted: the count goes on,
     without a failed request."""
-    async with world(tmp_path, certified=certified) as found:
-        pods = await _run_and_delete_a_pod(found.kubelet)
+    async with world(tmp_path, certified=certified) as result:
+        pods = await _run_and_delete_a_pod(result.kubelet)
         if certified:
-            await _strangers_are_refused(found, pods)
-            await _certificates_are_replaced_under_it(found, pods)
+            await _strangers_are_refused(result, pods)
+            await _certificates_are_replaced_under_it(result, pods)
 
 
 async def _run_and_delete_a_pod(kubelet: Kubelet) -> list[str]:
@@ -309,10 +309,16 @@ async def _run_and_delete_a_pod(kubelet: Kubelet) -> list[str]:
     counts = [(await ask(f"a{n}"))["outputs"][0]["data"][0] for n in range(3)]
     assert counts == [1, 2, 3]
     metrics = {pod: await kubelet.metrics(pod) for pod, _ in pods if not pod.startswith("counting-frontend")}
-    roles = sorted(name for found in metrics.values() for name in found if name.startswith("hams_proxy_role"))
+    roles = sorted(
+        name for result in metrics.values() for name in result if name.startswith("hams_proxy_role")
+    )
     assert roles == ['hams_proxy_role{role="backup"}', 'hams_proxy_role{role="primary"}']
-    assert {found["hams_proxy_version"] for found in metrics.values() if "hams_proxy_version" in found} == {3}
-    assert [found["hams_manager_leads"] for found in metrics.values() if "hams_manager_leads" in found] == [1]
+    assert {
+        result["hams_proxy_version"] for result in metrics.values() if "hams_proxy_version" in result
+    } == {3}
+    assert [
+        result["hams_manager_leads"] for result in metrics.values() if "hams_manager_leads" in result
+    ] == [1]
     hook = next(template for pod, template in pods if pod.startswith("counting-count"))["spec"][
         "initContainers"
     ][0]["lifecycle"]["preStop"]["exec"]
@@ -327,9 +333,9 @@ async def _run_and_delete_a_pod(kubelet: Kubelet) -> list[str]:
     return [pod for pod, _ in pods if pod != first[0]]
 
 
-async def _strangers_are_refused(found: World, pods: list[str]) -> None:
+async def _strangers_are_refused(result: World, pods: list[str]) -> None:
     """Every port but the inference endpoint's, by who has no proof; and etcd, by who is another graph."""
-    kubelet = found.kubelet
+    kubelet = result.kubelet
     for pod in pods:
         for port, said in (
             (kubelet.ports[pod], b"GET /metrics HTTP/1.1\r\n\r\n"),
@@ -344,8 +350,8 @@ async def _strangers_are_refused(found: World, pods: list[str]) -> None:
                 "nothing, or an alert of TLS"
             )
     other = GraphRef("other", "default", "0a1b2c3d-0000-4000-8000-000000000002")
-    assert found.identities is not None
-    await found.identities.ensure(other)
+    assert result.identities is not None
+    await result.identities.ensure(other)
     folder = kubelet.folder / "other"
     folder.mkdir()
     for name, data in data_of(kubelet.kube.items["Secret", "default", "other-hams-tls"]).items():
@@ -373,16 +379,16 @@ def handshake_of(pod: str) -> bytes:
     return handshake.frame(handshake.Hello(PLACE.graph_uid(), "spy", pod, "tcp:127.0.0.1:9", 1, 1))
 
 
-async def _certificates_are_replaced_under_it(found: World, pods: list[str]) -> None:
+async def _certificates_are_replaced_under_it(result: World, pods: list[str]) -> None:
     """They were made three weeks ago. Now there are others; who starts has these only, and is taken in by who
     has been there all the time."""
-    kubelet = found.kubelet
-    assert found.identities is not None
-    assert found.keys is not None
+    kubelet = result.kubelet
+    assert result.identities is not None
+    assert result.keys is not None
     before = data_of(kubelet.kube.items["Secret", "default", "counting-hams-tls"])
-    found.ago = datetime.timedelta()
-    found.identities._known.clear()  # an hour has passed
-    await found.identities.ensure(PLACE)
+    result.ago = datetime.timedelta()
+    result.identities._known.clear()  # an hour has passed
+    await result.identities.ensure(PLACE)
     after = data_of(kubelet.kube.items["Secret", "default", "counting-hams-tls"])
     assert {name for name in after if after[name] != before[name]} == {
         "tls.crt",

@@ -186,8 +186,8 @@ class World:
         """Until the predecessor's record says one of these."""
         while True:
             entry = await self.client.get(succession.key(uid, succession.SUCCESSION))
-            if entry is not None and (found := succession.decode_succession(entry.value)).phase in wanted:
-                return found
+            if entry is not None and (decoded := succession.decode_succession(entry.value)).phase in wanted:
+                return decoded
             await asyncio.sleep(0.02)
 
     def kill(self, number: int, pod: str, container: str) -> None:
@@ -197,9 +197,9 @@ class World:
         """The pod of the primary of a set."""
         entry = await self.client.get(records.topology_key(uid))
         assert entry is not None
-        found = records.decode_topology(entry.value).find(name).primary
-        assert found is not None
-        return found.rpartition("-")[0]
+        decoded = records.decode_topology(entry.value).find(name).primary
+        assert decoded is not None
+        return decoded.rpartition("-")[0]
 
 
 @asynccontextmanager
@@ -209,18 +209,18 @@ async def world(folder: Path) -> AsyncIterator[World]:
         client = EtcdCoordination(etcd.endpoints)
         changed: list[asyncio.Event] = []
         mirror = Mirror(client, lambda uid: [event.set() for event in changed] and None)
-        found = World(folder, etcd.endpoints, mirror, client)
-        changed.append(found.changed)
-        tasks = [asyncio.create_task(mirror.run()), asyncio.create_task(found.control())]
+        result = World(folder, etcd.endpoints, mirror, client)
+        changed.append(result.changed)
+        tasks = [asyncio.create_task(mirror.run()), asyncio.create_task(result.control())]
         await mirror.read.wait()
         try:
-            yield found
+            yield result
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await client.close()
-            for _, kubelet in found.shapes:
+            for _, kubelet in result.shapes:
                 for process in kubelet.processes.values():
                     if process.returncode is None:
                         with contextlib.suppress(ProcessLookupError):
@@ -248,8 +248,8 @@ async def ask(key: str, port: int, value: int = 0) -> tuple[int, Json]:
     writer.write(head.encode() + body)
     answer = await reader.read()
     writer.close()
-    found: Json = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return int(answer.split(b" ")[1]), found
+    data: Json = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return int(answer.split(b" ")[1]), data
 
 
 async def ask_grpc(key: str, port: int) -> dict[str, list[int]]:
@@ -267,8 +267,8 @@ async def ask_grpc(key: str, port: int) -> dict[str, list[int]]:
 
 def count_in(answer: tuple[int, Json]) -> int:
     assert answer[0] == 200, answer
-    found: int = next(item for item in answer[1]["outputs"] if item["name"] == "n")["data"][0]
-    return found
+    match: int = next(item for item in answer[1]["outputs"] if item["name"] == "n")["data"][0]
+    return match
 
 
 class Load:
@@ -313,19 +313,19 @@ pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 
 async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_path: Path) -> None:
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as result, asyncio.timeout(240):
+        old = await result.begin(ONE)
+        await result.ready(0)
         first = await ask("first", Ports.http)
         assert count_in(first) == 1
         load = Load()
         await load.more(50)
-        await found.begin(TWO, follows=old)
-        await found.phase(old.data.uid, Phase.DONE)
-        await found.ready(1)
+        await result.begin(TWO, follows=old)
+        await result.phase(old.data.uid, Phase.DONE)
+        await result.ready(1)
         await load.more(100)
         counts = await load.end()
-        assert found.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE]
+        assert result.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE]
         assert counts == list(range(2, len(counts) + 2)), "each once, none twice, none left out"
         assert (await ask("first", Ports.http + 2))[1]["outputs"] == first[1]["outputs"], (
             "a key of before has its answer"
@@ -354,7 +354,7 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
                 "counting-count-1/proxy",
                 "counting-manager-0/manager",
             ):
-                process = found.shapes[0][1].processes[name]
+                process = result.shapes[0][1].processes[name]
                 assert process.returncode is None
                 process.terminate()
                 assert await process.wait() == 0
@@ -364,22 +364,22 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
 async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_successors_after_it(
     tmp_path: Path, victim: str
 ) -> None:
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE)
-        await found.ready(0)
-        process = found.shapes[0][1].processes[victim]
+    async with world(tmp_path) as values, asyncio.timeout(240):
+        old = await values.begin(ONE)
+        await values.ready(0)
+        process = values.shapes[0][1].processes[victim]
 
         async def ask_to_end() -> None:
             process.terminate()
 
         load = Load(patient=True)
         await load.more(50)
-        found.then[Phase.CLOSE] = ask_to_end
-        await found.begin(TWO, follows=old)
-        await found.phase(old.data.uid, Phase.DONE)
+        values.then[Phase.CLOSE] = ask_to_end
+        await values.begin(TWO, follows=old)
+        await values.phase(old.data.uid, Phase.DONE)
         async with asyncio.timeout(40):
             assert await process.wait() == 0
-        await found.ready(1)
+        await values.ready(1)
         await load.more(100)
         counts = await load.end()
         assert counts == list(range(1, len(counts) + 1))
@@ -387,20 +387,20 @@ async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_successor
 
 async def test_of_a_deleted_graph_nobody_waits_for_successors(tmp_path: Path) -> None:
     """Whether a process is asked to end before it is told that the graph ends, or after."""
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        graph = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as result, asyncio.timeout(240):
+        graph = await result.begin(ONE)
+        await result.ready(0)
         assert count_in(await ask("first", Ports.http)) == 1
-        processes = found.shapes[0][1].processes
-        primary = f"{await found.primary(graph.data.uid, 'count')}/proxy"
+        processes = result.shapes[0][1].processes
+        primary = f"{await result.primary(graph.data.uid, 'count')}/proxy"
         (backup,) = {"counting-count-0/proxy", "counting-count-1/proxy"} - {primary}
-        found.kill(0, backup.partition("/")[0], "proxy")
+        result.kill(0, backup.partition("/")[0], "proxy")
         processes[primary].terminate()
         assert count_in(await ask("second", Ports.http)) == 2, (
             "it serves on until somebody has its state, or its time is over"
         )
         assert processes[primary].returncode is None
-        await found.mirror.end_all(graph.data.uid)
+        await result.mirror.end_all(graph.data.uid)
         others = [
             processes[name]
             for name in (
@@ -413,8 +413,8 @@ async def test_of_a_deleted_graph_nobody_waits_for_successors(tmp_path: Path) ->
             for process in others:
                 process.terminate()
             assert [await process.wait() for process in (processes[primary], *others)] == [0, 0, 0, 0]
-        await found.mirror.end_all(graph.data.uid)
-        entry = await found.client.get(succession.key(graph.data.uid, succession.ENDED))
+        await result.mirror.end_all(graph.data.uid)
+        entry = await result.client.get(succession.key(graph.data.uid, succession.ENDED))
         assert entry is not None
         assert entry.value == succession.NOBODY
 
@@ -422,9 +422,9 @@ async def test_of_a_deleted_graph_nobody_waits_for_successors(tmp_path: Path) ->
 async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> None:
     """Its frontends end first, and together: clients may wait for what is behind them, and in each other's
     shards."""
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        graph = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as result, asyncio.timeout(240):
+        graph = await result.begin(ONE)
+        await result.ready(0)
         answers: list[tuple[int, Json]] = []
         many = asyncio.Event()
 
@@ -439,10 +439,10 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
 
         clients = [asyncio.create_task(client(number)) for number in range(4)]
         await many.wait()
-        await found.mirror.end_all(graph.data.uid)
+        await result.mirror.end_all(graph.data.uid)
         before = len(answers)
         processes = [
-            process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")
+            process for name, process in result.shapes[0][1].processes.items() if not name.endswith("/model")
         ]
         for process in processes:
             process.terminate()
@@ -456,25 +456,25 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
 async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_another(tmp_path: Path) -> None:
     """Its request may be in a shard of the one without clients: here it is, for as good as every second
     run."""
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        graph = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as result, asyncio.timeout(240):
+        graph = await result.begin(ONE)
+        await result.ready(0)
         keys = [
             next(key for key in map(str, itertools.count()) if zlib.crc32(key.encode()) % 2 == shard)
             for shard in range(2)
         ]
         waiting = [asyncio.create_task(ask(key, Ports.http, value=1)) for key in keys]
         await eventually(lambda: asyncio.to_thread((tmp_path / "asked").exists))
-        await found.mirror.end_all(graph.data.uid)
+        await result.mirror.end_all(graph.data.uid)
         processes = [
-            process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")
+            process for name, process in result.shapes[0][1].processes.items() if not name.endswith("/model")
         ]
         for process in processes:
             process.terminate()
         drained = f"{records.prefix_of(graph.data.uid)}{records.DRAINED}"
 
         async def one_has_drained() -> bool:
-            return bool((await found.client.get_prefix(drained)).entries)
+            return bool((await result.client.get_prefix(drained)).entries)
 
         with contextlib.suppress(TimeoutError):  # none has, if a client waits at each
             await asyncio.wait_for(eventually(one_has_drained), 10)
@@ -492,50 +492,50 @@ async def test_who_dies_in_the_shape_before_is_replaced_as_always(
 ) -> None:
     """The primary of the state that is taken over, or the owner of a shard, at each step before the
     switch."""
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as values, asyncio.timeout(240):
+        old = await values.begin(ONE)
+        await values.ready(0)
         load = Load(patient=True)
         await load.more(50)
 
         async def kill() -> None:
-            pod = await found.primary(old.data.uid, victim)
-            found.kill(0, pod, "frontend" if victim == "F/0" else "proxy")
+            pod = await values.primary(old.data.uid, victim)
+            values.kill(0, pod, "frontend" if victim == "F/0" else "proxy")
 
-        found.then[phase] = kill
-        await found.begin(TWO, follows=old)
-        await found.phase(old.data.uid, Phase.DONE)
-        await found.ready(1)
+        values.then[phase] = kill
+        await values.begin(TWO, follows=old)
+        await values.phase(old.data.uid, Phase.DONE)
+        await values.ready(1)
         await load.more(100)
         counts = await load.end()
         assert counts == list(range(1, len(counts) + 1))
-        assert not found.then
+        assert not values.then
 
 
 async def test_the_new_primary_dies_before_the_switch_and_its_backup_has_the_state(tmp_path: Path) -> None:
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as values, asyncio.timeout(240):
+        old = await values.begin(ONE)
+        await values.ready(0)
         load = Load()
         await load.more(50)
 
         async def pause() -> None:
-            found.advancing = False
+            values.advancing = False
 
-        found.then[Phase.CLOSE] = pause
-        new = await found.begin(TWO, follows=old)
-        await found.phase(old.data.uid, Phase.CLOSE)
-        while not found.mirror.of(new.data.uid).topology.find("count").in_sync:
-            await found.seen.wait()
-            found.seen.clear()
-        pod = await found.primary(new.data.uid, "count")
-        found.kill(1, pod, "proxy")
-        kubelet = found.shapes[1][1]
+        values.then[Phase.CLOSE] = pause
+        new = await values.begin(TWO, follows=old)
+        await values.phase(old.data.uid, Phase.CLOSE)
+        while not values.mirror.of(new.data.uid).topology.find("count").in_sync:
+            await values.seen.wait()
+            values.seen.clear()
+        pod = await values.primary(new.data.uid, "count")
+        values.kill(1, pod, "proxy")
+        kubelet = values.shapes[1][1]
         template = kubelet.objects["Deployment", "counting-count-r1"]["spec"]["template"]
         await kubelet.start("counting-count-r1-9", template, PODS + 39)
-        found.advancing = True
-        found.changed.set()
-        await found.phase(old.data.uid, Phase.DONE)
+        values.advancing = True
+        values.changed.set()
+        await values.phase(old.data.uid, Phase.DONE)
         await load.more(100)
         counts = await load.end()
         assert counts == list(range(1, len(counts) + 1))
@@ -544,27 +544,27 @@ async def test_the_new_primary_dies_before_the_switch_and_its_backup_has_the_sta
 async def test_without_a_controller_the_frontends_take_it_back_and_go_on(tmp_path: Path) -> None:
     """The controller is gone after its first step. Nobody has to be asked: requests wait for half of their
     time, and then are served."""
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE.replace("120s", "20s"))
-        await found.ready(0)
+    async with world(tmp_path) as values, asyncio.timeout(240):
+        old = await values.begin(ONE.replace("120s", "20s"))
+        await values.ready(0)
         load = Load()
         await load.more(50)
 
         async def pause() -> None:
-            found.advancing = False
+            values.advancing = False
 
-        found.then[Phase.HOLD] = pause
-        new = await found.begin(TWO, follows=old)
-        record = await found.phase(old.data.uid, Phase.BACK)
+        values.then[Phase.HOLD] = pause
+        new = await values.begin(TWO, follows=old)
+        record = await values.phase(old.data.uid, Phase.BACK)
         assert record.to == new.data.uid
         assert "half of the time" in record.why
         await load.more(100)
-        found.advancing = True
-        found.changed.set()
+        values.advancing = True
+        values.changed.set()
         await load.more(50)
         counts = await load.end()
         assert counts == list(range(1, len(counts) + 1))
-        assert found.phases == [Phase.HOLD], "it is not gone on with"
+        assert values.phases == [Phase.HOLD], "it is not gone on with"
         status, answer = await ask("new", Ports.http + 2)
         assert (status, "the shape before this one serves" in answer["error"]) == (503, True)
 
@@ -572,13 +572,13 @@ async def test_without_a_controller_the_frontends_take_it_back_and_go_on(tmp_pat
 async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as result, asyncio.timeout(240):
+        old = await result.begin(ONE)
+        await result.ready(0)
         load = Load()
         await load.more(50)
-        await found.begin(TWO.replace("counting:Count", "counting:Other"), follows=old)
-        record = await found.phase(old.data.uid, Phase.BACK)
+        await result.begin(TWO.replace("counting:Count", "counting:Other"), follows=old)
+        record = await result.phase(old.data.uid, Phase.BACK)
         assert record.hopeless
         assert "layout" in record.why
         await load.more(100)
@@ -589,32 +589,32 @@ async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_g
 async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_and_a_third_one_knows_the_keys_of_the_first(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as found, asyncio.timeout(240):
-        old = await found.begin(ONE)
-        await found.ready(0)
+    async with world(tmp_path) as result, asyncio.timeout(240):
+        old = await result.begin(ONE)
+        await result.ready(0)
         first = await ask("first", Ports.http)
-        new = await found.begin(TWO, follows=old)
-        await found.phase(old.data.uid, Phase.DONE)
-        await found.ready(1)
+        new = await result.begin(TWO, follows=old)
+        await result.phase(old.data.uid, Phase.DONE)
+        await result.ready(1)
         second = await ask("second", Ports.http)
         assert count_in(second) == 2
         for pod in ("counting-count-0", "counting-count-1"):
-            found.kill(0, pod, "proxy")
-        found.kill(0, "counting-frontend-0", "frontend")
+            result.kill(0, pod, "proxy")
+        result.kill(0, "counting-frontend-0", "frontend")
         load = Load(patient=True)
         await load.more(50)
-        third = await found.begin(ONE, follows=new)
-        await found.phase(new.data.uid, Phase.DONE)
-        await found.ready(2)
+        third = await result.begin(ONE, follows=new)
+        await result.phase(new.data.uid, Phase.DONE)
+        await result.ready(2)
         await load.more(50)
         counts = await load.end()
         assert counts == list(range(3, len(counts) + 3))
-        assert found.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE] * 2
+        assert result.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE] * 2
         assert third.data.uid != new.data.uid
         for key, before in (("first", first), ("second", second)):
             kept = await ask(key, Ports.http + 4)
             assert kept[1]["outputs"] == before[1]["outputs"]
-        graph, kubelet = found.shapes[2]
+        graph, kubelet = result.shapes[2]
         await kubelet.start(
             "counting-frontend-r2-9",
             kubelet.objects["Deployment", "counting-frontend-r2"]["spec"]["template"],
@@ -623,7 +623,7 @@ async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_a
         await kubelet.ready("counting-frontend-r2-9")
         assert graph.data.uid == third.data.uid
         for pod in ("counting-frontend-r2-0", "counting-frontend-r2-1"):
-            found.kill(2, pod, "frontend")
+            result.kill(2, pod, "frontend")
         while True:
             try:
                 kept = await ask("first", Ports.http + 4)

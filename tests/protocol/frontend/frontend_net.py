@@ -262,11 +262,11 @@ class Net:
         """All living frontends join the shards that they have no part in."""
         topology = self.topology
         for name in self.graph.shard_names:
-            found = topology.find(name)
+            replica_set = topology.find(name)
             others = tuple(
-                item for item in self.machines if item not in found.members and item not in self.dead
+                item for item in self.machines if item not in replica_set.members and item not in self.dead
             )
-            topology = topology.with_set(replace(found, joining=others))
+            topology = topology.with_set(replace(replica_set, joining=others))
         self.commit(topology)
 
     def join_all_now(self) -> None:
@@ -276,9 +276,9 @@ class Net:
         self.etcd_away = away
 
     def members(self) -> None:
-        found = [Member(name, FRONTEND, "") for name in self.machines if name not in self.dead]
-        found += [Member(item.id, item.name, "") for item in self.ops.values()]
-        self.feed_all(MembersChanged(tuple(found)))
+        values = [Member(name, FRONTEND, "") for name in self.machines if name not in self.dead]
+        values += [Member(item.id, item.name, "") for item in self.ops.values()]
+        self.feed_all(MembersChanged(tuple(values)))
 
     def commit(self, topology: Topology) -> Topology:
         """Somebody's compare-and-swap; every instance that is not cut off from etcd learns it."""
@@ -293,7 +293,7 @@ class Net:
         self, shard: int, *, revoke: str | None, to: str | None = None, learn: tuple[str, ...] | None = None
     ) -> int:
         """What a manager does: freeze the in-sync backups, the shortest log is the end. Returns the end."""
-        found = self.topology.find(f"F/{shard}")
+        replica_set = self.topology.find(f"F/{shard}")
         if revoke is not None and revoke not in self.topology.revoked:
             self.topology = replace(
                 self.topology,
@@ -306,23 +306,25 @@ class Net:
         primary = to or min(sorted(answers), key=lambda item: answers[item])
         end = min(answers.values())
         moved = replace(
-            found,
-            epoch=found.epoch + 1,
+            replica_set,
+            epoch=replica_set.epoch + 1,
             primary=primary,
             in_sync=tuple(item for item in sorted(answers) if item != primary),
             joining=(),
-            ends=(*found.ends, (found.epoch, end)),
+            ends=(*replica_set.ends, (replica_set.epoch, end)),
         )
         self.commit(self.topology.with_set(moved))
         return end
 
     def freeze(self, shard: int) -> dict[str, int]:
         """Freeze the in-sync backups of a shard: who holds how much."""
-        found = self.topology.find(f"F/{shard}")
+        replica_set = self.topology.find(f"F/{shard}")
         self.manager.clear()
-        for name in found.in_sync:
+        for name in replica_set.in_sync:
             if name not in self.dead and name not in self.topology.revoked:
-                self.deliver("manager", name, Freeze(1, self.topology.generation, found.name, found.epoch))
+                self.deliver(
+                    "manager", name, Freeze(1, self.topology.generation, replica_set.name, replica_set.epoch)
+                )
         return {
             sender: item.applied
             for sender, item in self.manager
@@ -461,10 +463,10 @@ class Net:
 
     def reply(self, handle: int) -> list[str] | ModelError | int | None:
         """The value ids of the reply, its error, the status of a refusal, or None while the client waits."""
-        found = self.answers.get(handle)
-        if isinstance(found, Replied):
-            return found.error or [token.value_id for token in found.tokens]
-        return None if found is None else found.status
+        read = self.answers.get(handle)
+        if isinstance(read, Replied):
+            return read.error or [token.value_id for token in read.tokens]
+        return None if read is None else read.status
 
     # -- what happened ---------------------------------------------------------------------------------------
 

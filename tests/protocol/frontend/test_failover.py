@@ -227,10 +227,12 @@ def test_the_owner_that_lost_its_shard_and_lives_on_forwards_what_waits():
     net.op("p").auto = False
     handle = net.ask("F-1")
     net.run()
-    found = net.topology.find("F/0")
+    replica_set = net.topology.find("F/0")
     applied = net.freeze(0)["F-2"]
     net.commit(
-        net.topology.with_set(replace(found, epoch=2, primary="F-2", in_sync=("F-1",), ends=((1, applied),)))
+        net.topology.with_set(
+            replace(replica_set, epoch=2, primary="F-2", in_sync=("F-1",), ends=((1, applied),))
+        )
     )
     net.run()
     net.op("p").answer(R0)
@@ -310,8 +312,8 @@ def test_who_was_admitted_and_revoked_before_it_heard_of_either_keeps_its_log():
     net.feed("F-2", TopologyLearnt(net.topology, net.revision))
     net.run()
     assert net.machines["F-2"].shards()[0].role == "joining"
-    found = net.topology.find("F/0")
-    net.topology = net.topology.with_set(replace(found, in_sync=("F-2",), joining=()))
+    replica_set = net.topology.find("F/0")
+    net.topology = net.topology.with_set(replace(replica_set, in_sync=("F-2",), joining=()))
     net.topology = replace(net.topology, generation=net.topology.generation + 2, revoked=("F-2",))
     net.feed("F-2", TopologyLearnt(net.topology, net.revision + 2))
     kept = net.machines["F-2"].kept_logs()
@@ -372,16 +374,18 @@ def test_entries_of_an_older_epoch_are_refused_and_their_sender_told(mutant):
 
 def test_a_primary_without_a_fitting_log_stops():
     net = Net(graph(op("p", FRONTEND)), TRIO).start(in_sync=False)
-    found = net.topology.find("F/0")
-    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-3", ends=((1, 5),))))
+    replica_set = net.topology.find("F/0")
+    net.commit(net.topology.with_set(replace(replica_set, epoch=2, primary="F-3", ends=((1, 5),))))
     assert net.stopped == {"F-3": "made primary of F/0 in epoch 2 without a log that fits"}
 
 
 def test_a_follower_whose_log_is_shorter_than_the_end_stops():
     net = Net(graph(op("p", FRONTEND), replicas=3), TRIO).start()
-    found = net.topology.find("F/0")
+    replica_set = net.topology.find("F/0")
     net.commit(
-        net.topology.with_set(replace(found, epoch=2, primary="F-1", in_sync=("F-2", "F-3"), ends=((1, 9),)))
+        net.topology.with_set(
+            replace(replica_set, epoch=2, primary="F-1", in_sync=("F-2", "F-3"), ends=((1, 9),))
+        )
     )
     assert set(net.stopped) == set(TRIO)
 
@@ -412,8 +416,10 @@ def test_a_revoked_frontend_comes_back_under_a_fresh_id_with_its_logs():
     sender, answer = net.manager[-1]
     assert isinstance(answer, FreezeAnswer)
     assert (sender, answer.applied) == ("F-9", 3)
-    found = net.topology.find("F/0")
-    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-9", in_sync=(), ends=((1, 3),))))
+    replica_set = net.topology.find("F/0")
+    net.commit(
+        net.topology.with_set(replace(replica_set, epoch=2, primary="F-9", in_sync=(), ends=((1, 3),)))
+    )
     assert back.kept_of is None
     again = net.ask("F-9", "k")
     assert net.reply(again) == net.reply(first) == ["p-1:1"]
@@ -428,8 +434,10 @@ def test_a_frontend_that_is_to_end_stays_as_long_as_its_kept_logs_may_be_the_las
     net.feed("F-9", TopologyLearnt(net.topology, net.revision))
     net.feed("F-9", Drain())
     assert "F-9" not in net.stopped
-    found = net.topology.find("F/0")
-    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-3", in_sync=(), ends=((1, 0),))))
+    replica_set = net.topology.find("F/0")
+    net.commit(
+        net.topology.with_set(replace(replica_set, epoch=2, primary="F-3", in_sync=(), ends=((1, 0),)))
+    )
     assert "F-9" in net.stopped, "nobody needs them any more"
 
 
@@ -451,10 +459,12 @@ def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():
         net.ask("F-1")
     net.run()
     net.kill("F-1")
-    found = net.topology.find("F/0")
+    replica_set = net.topology.find("F/0")
     net.commit(
         replace(
-            net.topology.with_set(replace(found, epoch=2, primary="F-3", ends=((1, 0),), restarted_in=2)),
+            net.topology.with_set(
+                replace(replica_set, epoch=2, primary="F-3", ends=((1, 0),), restarted_in=2)
+            ),
             revoked=("F-1",),
         )
     )

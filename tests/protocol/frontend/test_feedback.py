@@ -183,9 +183,9 @@ def test_a_new_slot_owner_hears_of_feedback_values():
     net.advance(0.1)
     net.deliver("p-2", "F-1", SlotQuery("p", 0, 2))
     answer = net.sends(SlotAnswer, "F-1")[-1][2]
-    assert value.value_id in {found.value_id for found in answer.tokens}
-    found = next(found for found in answer.tokens if found.value_id == value.value_id)
-    assert (found.route, found.payload) == ((FEEDBACK,), value.payload)
+    assert value.value_id in {match.value_id for match in answer.tokens}
+    match = next(match for match in answer.tokens if match.value_id == value.value_id)
+    assert (match.route, match.payload) == ((FEEDBACK,), value.payload)
     assert [token.kind for token in answer.tokens] == [Kind.VALUE], "it passed the reply over, and fed back"
 
 

@@ -340,8 +340,8 @@ def test_a_draining_frontend_answers_its_clients_then_hands_its_shard_over():
     net.op("p").answer(R0)
     net.advance(0.3)
     assert net.reply(handle) == ["p-1:1"]
-    found = net.topology.find("F/0")
-    assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ("F-1",)), (
+    replica_set = net.topology.find("F/0")
+    assert (replica_set.primary, replica_set.epoch, replica_set.in_sync) == ("F-2", 2, ("F-1",)), (
         "its successor may have died just now"
     )
     net.op("p").answer(RequestId(0, 1))

@@ -77,8 +77,8 @@ def test_who_hands_over_admits_again_once_nobody_could_take_the_shard():
     net.kill("F-2")
     net.members()
     net.advance(1.0)
-    found = net.topology.find("F/0")
-    assert (found.primary, found.in_sync, found.joining) == ("F-1", (), ("F-3",))
+    replica_set = net.topology.find("F/0")
+    assert (replica_set.primary, replica_set.in_sync, replica_set.joining) == ("F-1", (), ("F-3",))
     assert [net.reply(first), net.reply(second)] == [["p-1:1"], ["p-1:2"]]
 
 
@@ -100,8 +100,8 @@ def test_a_handover_in_doubt_whose_successor_dies_holds_nobody_up():
     assert net.reply(alone) == ["p-1:1"]
     come(net, "F-3")
     net.advance(2.0)
-    found = net.topology.find("F/0")
-    assert (found.primary, found.epoch) == ("F-3", 2)
+    replica_set = net.topology.find("F/0")
+    assert (replica_set.primary, replica_set.epoch) == ("F-3", 2)
 
 
 def test_a_handover_in_doubt_whose_successor_is_to_end_as_well_holds_nobody_up():
@@ -136,8 +136,8 @@ def test_a_joiner_that_learns_of_its_admission_and_of_the_handover_at_once_takes
     net.feed("F-3", TopologyLearnt(net.topology, net.revision))
     net.advance(1.0)
     assert net.stopped.get("F-3") is None
-    found = net.topology.find("F/0")
-    assert (found.primary, found.epoch) == ("F-3", 2)
+    replica_set = net.topology.find("F/0")
+    assert (replica_set.primary, replica_set.epoch) == ("F-3", 2)
     handle = net.ask("F-3")
     net.advance(0.5)
     assert net.reply(handle) == ["p-1:1"]

@@ -20,8 +20,8 @@ TRIO = ("F-1", "F-2", "F-3")
 
 
 def roles(net: Net, shard: int = 0):
-    found = net.topology.find(f"F/{shard}")
-    return found.primary, found.in_sync, found.joining
+    replica_set = net.topology.find(f"F/{shard}")
+    return replica_set.primary, replica_set.in_sync, replica_set.joining
 
 
 def test_a_set_begins_with_its_primary_alone_and_a_joiner_copies():
@@ -377,10 +377,11 @@ def test_what_another_follower_lacks_goes_out_again_while_a_proposal_is_under_wa
 def named_again(net: Net, learnt: tuple[str, ...]) -> None:
     """A manager drops the joiner, whose lease has expired, and names it again; `learnt` hear of the second
     only."""
-    found = net.topology.find("F/0")
-    for joining in ((), found.joining):
+    replica_set = net.topology.find("F/0")
+    for joining in ((), replica_set.joining):
         net.topology = replace(
-            net.topology.with_set(replace(found, joining=joining)), generation=net.topology.generation + 1
+            net.topology.with_set(replace(replica_set, joining=joining)),
+            generation=net.topology.generation + 1,
         )
         net.revision += 1
         for name in net.machines:

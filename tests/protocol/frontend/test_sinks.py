@@ -41,16 +41,20 @@ def token(value_id: str, *deps: Dep, kind: Kind = Kind.VALUE) -> Token:
     return Token(R0, (), "p", kind, value_id, deps, (FRONTEND,), Meta())
 
 
-def send(net: Net, found: Token, epoch: int = 1) -> None:
-    net.deliver("p-1", "F-1", Deliver(FRONTEND, epoch, found))
+def send(net: Net, result: Token, epoch: int = 1) -> None:
+    net.deliver("p-1", "F-1", Deliver(FRONTEND, epoch, result))
     net.run()
 
 
 def end_epoch(net: Net, end: int) -> None:
     """Operator p fails over to epoch 2, its epoch 1 ended at `end`."""
-    found = net.topology.find("p")
+    replica_set = net.topology.find("p")
     net.commit(
-        net.topology.with_set(replace(found, epoch=found.epoch + 1, ends=(*found.ends, (found.epoch, end))))
+        net.topology.with_set(
+            replace(
+                replica_set, epoch=replica_set.epoch + 1, ends=(*replica_set.ends, (replica_set.epoch, end))
+            )
+        )
     )
     net.op("p").epoch += 1
 
@@ -114,11 +118,13 @@ def test_a_token_with_an_unknown_dependency_waits_for_the_topology(mutant):
     asked = [target for _, target, _ in net.sends(AskTopology, "F-1")]
     assert asked == ["p-1"]
     assert acknowledged(net) == []
-    found = net.topology.find("p")
+    replica_set = net.topology.find("p")
     from hams_protocol.topology import ReplicaSet
 
     net.commit(
-        net.topology.with_set(replace(found, epoch=2, ends=((1, 5),))).with_set(ReplicaSet("q", 1, "q-1"))
+        net.topology.with_set(replace(replica_set, epoch=2, ends=((1, 5),))).with_set(
+            ReplicaSet("q", 1, "q-1")
+        )
     )
     net.deliver("p-1", "F-1", Durable((Dep("p", 2, 6), Dep("q", 1, 1))))
     net.run()
@@ -189,7 +195,7 @@ def test_a_new_slot_owner_is_told_what_the_owner_of_a_shard_holds_and_a_follower
     assert isinstance(answer, SlotAnswer)
     assert (sent[1], answer.op, answer.slot, answer.epoch, answer.led) == ("p-2", "p", 0, 2, ("F/0", 1))
     assert [
-        (found.request, found.value_id, found.route, found.payload is not None) for found in answer.tokens
+        (item.request, item.value_id, item.route, item.payload is not None) for item in answer.tokens
     ] == [(R0, "p-1:1", (FRONTEND,), True)]
 
 
@@ -201,7 +207,7 @@ def test_a_value_is_told_though_the_same_execution_feeds_nothing_back():
     net.ask("F-1", "k")
     net.run()
     net.deliver("p-2", "F-1", SlotQuery("p", 0, 2))
-    assert [found.value_id for found in net.sends(SlotAnswer, "F-1")[0][2].tokens] == ["p-1:1"]
+    assert [item.value_id for item in net.sends(SlotAnswer, "F-1")[0][2].tokens] == ["p-1:1"]
 
 
 def test_the_close_of_a_first_is_not_told_for_it_names_no_route():
@@ -228,7 +234,7 @@ def test_the_next_owner_tells_of_a_reply_that_was_not_committed():
     net.deliver("p-2", "F-2", SlotQuery("p", 0, 2))
     (answer,) = [sent[2] for sent in net.sends(SlotAnswer, "F-2")]
     assert answer.led == ("F/0", 2)
-    assert [found.value_id for found in answer.tokens] == ["p-1:1"]
+    assert [item.value_id for item in answer.tokens] == ["p-1:1"]
 
 
 def test_requests_of_other_slots_and_complete_ones_are_not_told():

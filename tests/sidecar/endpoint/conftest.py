@@ -78,8 +78,8 @@ async def digits(serve: Serve) -> Running:
 @pytest.fixture
 async def client(digits: Running) -> AsyncIterator[httpx.AsyncClient]:
     """A client of `digits`."""
-    async with httpx.AsyncClient(base_url=f"http://{digits.http}") as found:
-        yield found
+    async with httpx.AsyncClient(base_url=f"http://{digits.http}") as result:
+        yield result
 
 
 @pytest.fixture

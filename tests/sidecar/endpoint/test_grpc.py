@@ -40,17 +40,17 @@ ROW = np.array([[1, 2, 3, 4]], "<f4")
 
 def message(**changes: object) -> pb.ModelInferRequest:
     """A request for `digits` with one raw row; `changes` are fields of the message."""
-    found = pb.ModelInferRequest(model_name="digits", **{"raw_input_contents": [ROW.tobytes()], **changes})
-    if not found.inputs:
-        found.inputs.add(name="pixels", datatype="FP32", shape=[1, 4])
-    return found
+    values = pb.ModelInferRequest(model_name="digits", **{"raw_input_contents": [ROW.tobytes()], **changes})
+    if not values.inputs:
+        values.inputs.add(name="pixels", datatype="FP32", shape=[1, 4])
+    return values
 
 
 @pytest.fixture
 async def channel(digits) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to `digits`."""
-    async with grpc.aio.insecure_channel(digits.grpc) as found:
-        yield found
+    async with grpc.aio.insecure_channel(digits.grpc) as result:
+        yield result
 
 
 async def infer(
@@ -66,10 +66,10 @@ async def refusal(
     request: pb.ModelInferRequest | bytes,
     code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
 ) -> str:
-    with pytest.raises(grpc.aio.AioRpcError) as found:
+    with pytest.raises(grpc.aio.AioRpcError) as result:
         await infer(channel, request)
-    assert found.value.code() is code, found.value
-    return found.value.details()
+    assert result.value.code() is code, result.value
+    return result.value.details()
 
 
 # ---- what is served
@@ -215,9 +215,9 @@ async def test_every_outcome_has_its_code(
 
 async def test_full_says_when_to_come_back(channel, digits) -> None:
     digits.port.answer = always(Full(0.5))
-    with pytest.raises(grpc.aio.AioRpcError) as found:
+    with pytest.raises(grpc.aio.AioRpcError) as result:
         await infer(channel, message())
-    assert dict(found.value.trailing_metadata()) == {"retry-after": "0.5", "grpc-retry-pushback-ms": "500"}
+    assert dict(result.value.trailing_metadata()) == {"retry-after": "0.5", "grpc-retry-pushback-ms": "500"}
 
 
 async def test_the_deadline_is_the_graphs_or_the_clients_whichever_is_earlier(serve) -> None:
@@ -351,9 +351,9 @@ async def test_an_unknown_model_or_version_is_not_found(channel, digits, method:
     field = "model_name" if method == "ModelInfer" else "name"
     version = "model_version" if method == "ModelInfer" else "version"
     for wrong in ({field: "digit"}, {field: "digits", version: "2"}):
-        with pytest.raises(grpc.aio.AioRpcError) as found:
+        with pytest.raises(grpc.aio.AioRpcError) as result:
             await call(kind(**wrong).SerializeToString())
-        assert found.value.code() is grpc.StatusCode.NOT_FOUND
+        assert result.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 # ---- the standard services
@@ -370,9 +370,9 @@ async def test_health_follows_the_port_and_tells_watchers(channel, digits) -> No
     assert (await watched.read()).status == not_serving
     assert (await stub.Check(health_pb2.HealthCheckRequest())).status == not_serving
     watched.cancel()
-    with pytest.raises(grpc.aio.AioRpcError) as found:
+    with pytest.raises(grpc.aio.AioRpcError) as result:
         await stub.Check(health_pb2.HealthCheckRequest(service="other"))
-    assert found.value.code() is grpc.StatusCode.NOT_FOUND
+    assert result.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_readiness_methods_follow_the_port(channel, digits) -> None:

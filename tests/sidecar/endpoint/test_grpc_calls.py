@@ -83,10 +83,10 @@ async def test_F38_a_message_that_does_not_come_ends_at_the_deadline(serve) -> N
 
     async with grpc.aio.insecure_channel(running.grpc) as channel:
         for method in ("inference.GRPCInferenceService/ModelInfer", "grpc.health.v1.Health/Check"):
-            with pytest.raises(grpc.aio.AioRpcError) as found:
+            with pytest.raises(grpc.aio.AioRpcError) as result:
                 await channel.stream_unary(f"/{method}")(nothing())
-            assert found.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert "the whole message within 0.1 s" in found.value.details()
+            assert result.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "the whole message within 0.1 s" in result.value.details()
     assert await is_still_served(running)
 
 
@@ -217,19 +217,19 @@ async def test_F37_bytes_that_are_no_message_are_told_so_by_every_service(serve,
     running = await serve()
     async with grpc.aio.insecure_channel(running.grpc) as channel:
         call = channel.stream_stream(f"/{method}")(iter([content]))
-        with pytest.raises(grpc.aio.AioRpcError) as found:
+        with pytest.raises(grpc.aio.AioRpcError) as result:
             assert [reply async for reply in call] == []
-    assert found.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert found.value.details().startswith("expected a message ")
+    assert result.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert result.value.details().startswith("expected a message ")
 
 
 async def test_F37_a_large_message_to_a_small_method_is_refused(serve) -> None:
     running = await serve()
     question = health_pb2.HealthCheckRequest(service="x" * limits.grpc_small_message_bytes_max)
     async with grpc.aio.insecure_channel(running.grpc) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as found:
+        with pytest.raises(grpc.aio.AioRpcError) as result:
             await health_pb2_grpc.HealthStub(channel).Check(question)
-    assert "at most 4096 bytes" in found.value.details()
+    assert "at most 4096 bytes" in result.value.details()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -239,11 +239,11 @@ async def test_F37_a_parameter_that_is_no_finite_number_is_refused(serve, value:
     message = pb.ModelInferRequest.FromString(GOOD)
     message.parameters["p"].double_param = value
     async with grpc.aio.insecure_channel(running.grpc) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as found:
+        with pytest.raises(grpc.aio.AioRpcError) as result:
             await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
                 message.SerializeToString()
             )
-    assert "expected a finite number" in found.value.details()
+    assert "expected a finite number" in result.value.details()
     assert running.port.requests == []
 
 

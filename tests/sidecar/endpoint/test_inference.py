@@ -31,8 +31,8 @@ def test_the_digest_is_over_length_prefixed_parts_sorted_by_name() -> None:
 
 @given(st.permutations(["a", "b", "c"]), st.permutations(["x", "y"]))
 def test_order_makes_no_difference(names: list[str], outputs: list[str]) -> None:
-    found = payload_digest([A, B], {name: name for name in names}, outputs)
-    assert found == payload_digest([B, A], {name: name for name in ("c", "b", "a")}, ["x", "y"])
+    data = payload_digest([A, B], {name: name for name in names}, outputs)
+    assert data == payload_digest([B, A], {name: name for name in ("c", "b", "a")}, ["x", "y"])
 
 
 def test_every_part_of_the_payload_makes_a_difference() -> None:

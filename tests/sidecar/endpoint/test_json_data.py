@@ -26,8 +26,8 @@ def finish(steps: Steps[T]) -> T:
         try:
             next(steps)
         except StopIteration as stop:
-            found: T = stop.value
-            return found
+            result: T = stop.value
+            return result
 
 
 def read(datatype: str, shape: Sequence[int], data: object) -> bytes:
@@ -40,9 +40,9 @@ def write(datatype: str, shape: Sequence[int], data: bytes) -> object:
 
 
 def refusal(datatype: str, shape: Sequence[int], data: object) -> str:
-    with pytest.raises(RequestRefused) as found:
+    with pytest.raises(RequestRefused) as result:
         read(datatype, shape, data)
-    return found.value.message
+    return result.value.message
 
 
 @given(st.sampled_from(sorted(NUMPY)), st.lists(st.integers(0, 3), min_size=1, max_size=3), st.data())
@@ -58,7 +58,7 @@ def test_the_bytes_of_a_tensor_survive_json(datatype: str, shape: list[int], dat
             np.frombuffer(again, NUMPY[datatype]), np.frombuffer(raw, NUMPY[datatype])
         )
     elif datatype == "BF16":
-        widen = [(np.frombuffer(found, "<u2").astype("<u4") << 16).view("<f4") for found in (again, raw)]
+        widen = [(np.frombuffer(item, "<u2").astype("<u4") << 16).view("<f4") for item in (again, raw)]
         np.testing.assert_array_equal(*widen)
     else:
         assert again == raw

@@ -57,9 +57,9 @@ def test_numbers_arrive_as_they_are_between_whatever_spaces(sliced) -> None:
         b'{"inputs" :[ {"data" : [ [ 1 , -2.5e-3 ,\t3],\n[4,5,"NaN"] ] '
         b',"shape":[2,3],"name":"x","datatype":"FP64"}]}'
     )
-    found = run_through(decode_request(text, None, SIGNATURE, KnownHeads())).tensors[0].data
-    assert found[:8] == b"\0\0\0\0\0\0\xf0?"
-    assert len(found) == 48
+    result = run_through(decode_request(text, None, SIGNATURE, KnownHeads())).tensors[0].data
+    assert result[:8] == b"\0\0\0\0\0\0\xf0?"
+    assert len(result) == 48
 
 
 @given(words=st.lists(TRICKY, max_size=8), slice_bytes=st.integers(1, 9))
@@ -68,8 +68,8 @@ def test_what_slices_cut_apart_is_put_together_again(words: list[str], slice_byt
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_scan, "json_slice_bytes", slice_bytes)
         text = json.dumps(words, ensure_ascii=False).encode()
-        found = run_through(read("words", "BYTES", [1, len(words)], memoryview(text)))
-    assert found == encode_bytes(word.encode() for word in words)
+        result = run_through(read("words", "BYTES", [1, len(words)], memoryview(text)))
+    assert result == encode_bytes(word.encode() for word in words)
 
 
 @given(
@@ -111,10 +111,10 @@ def test_what_is_not_data_is_small() -> None:
 
 def test_nobody_can_name_what_was_cut_out() -> None:
     body = memoryview(b'{"inputs":[{"data":"MARK0"},{"data":[%b1]}]}' % (b"1," * 2000))
-    found = run_through(outline(body, b"secret"))
-    assert found.head == b'{"inputs":[{"data":"MARK0"},{"data":"secret0"}]}'
-    assert found.array(memoryview(b'"MARK0"')) is None
-    assert found.array(memoryview(b'"secret0"')) == b"[" + b"1," * 2000 + b"1]"
+    arrived = run_through(outline(body, b"secret"))
+    assert arrived.head == b'{"inputs":[{"data":"MARK0"},{"data":"secret0"}]}'
+    assert arrived.array(memoryview(b'"MARK0"')) is None
+    assert arrived.array(memoryview(b'"secret0"')) == b"[" + b"1," * 2000 + b"1]"
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,10 @@ async def test_tritonclient_sends_and_gets_every_datatype(serve, binary_in: bool
     async with triton.InferenceServerClient(running.http) as client:
         reply = await client.infer("digits", inputs, outputs=outputs, request_id="7")
         for tensor in inputs:
-            found = reply.as_numpy(tensor.name())
+            result = reply.as_numpy(tensor.name())
             if tensor.datatype() == "BYTES" and not binary_out:
-                found = np.vectorize(str.encode, otypes=[object])(found)
-            np.testing.assert_array_equal(found, arrays[tensor.datatype()])
+                result = np.vectorize(str.encode, otypes=[object])(result)
+            np.testing.assert_array_equal(result, arrays[tensor.datatype()])
         assert reply.get_response()["id"] == "7"
         everything = await client.infer("digits", inputs)
         assert all(
@@ -570,9 +570,9 @@ def test_F36_whatever_the_bytes_the_decoder_refuses_with_400(body: bytes, header
         for _ in decode_request(body, header, Signature(DIGITS), KnownHeads()):
             pass
 
-    with pytest.raises(RequestRefused) as found:
+    with pytest.raises(RequestRefused) as result:
         decode()
-    assert found.value.status == 400
+    assert result.value.status == 400
 
 
 # ---- the other routes
@@ -595,8 +595,8 @@ async def test_health_follows_the_port(client, digits) -> None:
 
 
 async def test_metadata_shapes_begin_with_the_rows(client, digits) -> None:
-    found = (await client.get("/v2/models/digits")).json()
-    assert found == {
+    read = (await client.get("/v2/models/digits")).json()
+    assert read == {
         "name": "digits",
         "versions": ["1"],
         "platform": "hams",
@@ -609,7 +609,7 @@ async def test_metadata_shapes_begin_with_the_rows(client, digits) -> None:
             {"name": "target", "datatype": "INT64", "shape": [-1]},
         ],
     }
-    assert (await client.get("/v2/models/digits/versions/1")).json() == found
+    assert (await client.get("/v2/models/digits/versions/1")).json() == read
     assert (await client.get("/v2")).json()["extensions"] == ["binary_tensor_data"]
 
 

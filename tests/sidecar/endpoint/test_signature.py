@@ -56,10 +56,10 @@ def test_F37_no_shape_without_data_passes_but_rows_that_hold_nothing(form, datat
     if shape == (1, 0):
         assert form(signature, datatype, list(shape)).tensors[0].shape == shape
         return
-    with pytest.raises(RequestRefused, match=r"tensor 'x'|rows") as found:
+    with pytest.raises(RequestRefused, match=r"tensor 'x'|rows") as result:
         form(signature, datatype, list(shape))
-    assert found.value.status == 400
-    assert len(found.value.message) < 500
+    assert result.value.status == 400
+    assert len(result.value.message) < 500
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -86,5 +86,5 @@ def test_the_largest_dimension_may_be_declared_and_sent() -> None:
 
 def test_what_is_shown_of_a_mistake_is_bounded() -> None:
     nested = [[10**5000] * 10**4] * 10**4
-    for found in ("x" * 10**6, [1] * 10**6, 10**5000, -(10**5000), nested, ("a" * 10**6,) * 3):
-        assert len(shown(found)) < 200
+    for item in ("x" * 10**6, [1] * 10**6, 10**5000, -(10**5000), nested, ("a" * 10**6,) * 3):
+        assert len(shown(item)) < 200

@@ -131,11 +131,11 @@ async def test_load_balancers_ask_without(asking: Running, path: str) -> None:
 
 
 async def test_metrics_are_for_clients_and_for_who_bears_the_token_of_metrics(asking: Running) -> None:
-    found = {
+    status = {
         name: (await ask(asking, "/metrics", bearing(name))).status_code
         for name in ("alices-token", "metrics-token", "wrong")
     }
-    assert found == {"alices-token": 200, "metrics-token": 200, "wrong": 401}
+    assert status == {"alices-token": 200, "metrics-token": 200, "wrong": 401}
 
 
 async def test_a_token_that_is_taken_away_or_added_counts_at_once_or_a_moment_later(
@@ -144,11 +144,11 @@ async def test_a_token_that_is_taken_away_or_added_counts_at_once_or_a_moment_la
     monkeypatch.setattr(limits, "tokens_look_s", 0.0)
     (folder / "alice").unlink()
     (folder / "carol").write_text("carols-token")
-    found = {
+    status = {
         name: (await ask(asking, headers=bearing(name))).status_code
         for name in ("alices-token", "bobs-token", "carols-token")
     }
-    assert found == {"alices-token": 401, "bobs-token": 200, "carols-token": 200}
+    assert status == {"alices-token": 401, "bobs-token": 200, "carols-token": 200}
 
 
 @pytest.mark.parametrize("state", ["empty", "missing", "blank"])
@@ -248,7 +248,7 @@ async def test_a_key_belongs_to_the_token_it_came_with_over_http_and_grpc_alike(
             headers = {**bearing(token), "Idempotency-Key": "order-17"}
             assert (await ask(asking, headers=headers)).status_code == 200
             await infer(channel)(request, metadata=(("authorization", f"Bearer {token}"),))
-    alice, alice_grpc, bob, bob_grpc = [found.idempotency_key or "" for found in asking.port.requests]
+    alice, alice_grpc, bob, bob_grpc = [item.idempotency_key or "" for item in asking.port.requests]
     assert (alice, bob) == (alice_grpc, bob_grpc)
     assert alice != bob
     assert {own_part(alice), own_part(bob)} == {"order-17"}
@@ -268,7 +268,7 @@ async def test_without_tokens_clients_are_not_told_apart(serve: Serve) -> None:
     running = await serve()
     for token in ("one", "two"):
         await ask(running, headers={**bearing(token), "Idempotency-Key": "order-17"})
-    assert [found.idempotency_key for found in running.port.requests] == ["order-17"] * 2
+    assert [item.idempotency_key for item in running.port.requests] == ["order-17"] * 2
 
 
 async def test_without_asking_for_tokens_anybody_is_served(serve: Serve) -> None:

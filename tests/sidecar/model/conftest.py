@@ -208,8 +208,8 @@ def output(result: UnitResult, name: str = "y") -> list[Any]:
     """One output of a unit that went well."""
     assert result.error is None
     assert isinstance(result.payload, TensorPayload)
-    found: list[Any] = result.payload.array(name).tolist()
-    return found
+    data: list[Any] = result.payload.array(name).tolist()
+    return data
 
 
 @pytest.fixture

@@ -323,14 +323,14 @@ async def test_bytes_optional_tensors_variable_dimensions_and_parameters_reach_t
     await host.ready("Words")
 
     def unit(text: list[bytes] | None, x: list[float], tag: str) -> BatchUnit:
-        found: BatchUnit = host.unit(
+        result: BatchUnit = host.unit(
             {
                 "words": None if text is None else np.array([text], dtype=object),
                 "x": np.array([x], dtype=np.float32),
             },
             tag=tag,
         )
-        return found
+        return result
 
     for _ in range(2):  # asks for space, then knows how much
         host.begin(unit([b"a\x00", b""], [1], "one"), unit([b"\xff" * 300, b"b"], [2], "two"))
