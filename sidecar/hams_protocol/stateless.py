@@ -101,6 +101,7 @@ class StatelessMachine(Vertex):
         self._batch = 0
         self._running: list[Unit] = []
         self._leaving: dict[int, InstanceId | None] = {}
+        self._begun: dict[int, tuple[int, int]] = {}
         self._handed: list[Token] = []
         self._draining = False
         self._stopped = False
@@ -198,11 +199,13 @@ class StatelessMachine(Vertex):
         gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
         self._forget(set(self._owned) - set(owned))
         self._owned = owned
-        self._leaving = {
-            number: slots[number].successor for number in owned if slots[number].successor is not None
-        }
-        if self._draining:
-            self._leaving = {number: slots[number].successor for number in owned}
+        self._leave(
+            {
+                number: slots[number].successor
+                for number in owned
+                if self._draining or slots[number].successor is not None
+            }
+        )
         for number, epoch in gained.items():
             self._had_role = True
             if self._fans_out and epoch > 1:
@@ -250,10 +253,33 @@ class StatelessMachine(Vertex):
     def _is_leaving(self, unit: Unit) -> bool:
         """Whether a unit waits for the successor. What the owner waits for does not: other lanes of a request
         that it has begun, and internal requests, as a client's request is complete only when its feedback has
-        ended."""
-        if not self._leaving or slot_number(unit.id.request, self._slots) not in self._leaving:
+        ended. Nor does a request before one that it has begun. Another operator may be leaving, too, and hold
+        that one back until this one is complete: in one order for all, the first that is open waits nowhere.
+        """
+        request = unit.id.request
+        slot = slot_number(request, self._slots) if self._leaving else -1
+        if slot not in self._leaving or self.joins.meta(unit).hops or self.outbox.tokens(request):
             return False
-        return self.joins.meta(unit).hops == 0 and not self.outbox.tokens(unit.id.request)
+        return _order(request) > self._begun[slot]
+
+    def _leave(self, leaving: dict[int, InstanceId | None]) -> None:
+        """These slots are to move, or nobody knows yet where to."""
+        self._leaving = leaving
+        self._begun = {number: self._begun.get(number, NOTHING_BEGUN) for number in leaving}
+        for request in self.outbox.requests() if leaving else ():
+            slot = slot_number(request, self._slots)
+            if slot in leaving:
+                self._begun[slot] = max(self._begun[slot], _order(request))
+
+    def _begin(self, request: RequestId) -> None:
+        """There are outputs of a request: what came before it in a slot that is leaving waits no more."""
+        slot = slot_number(request, self._slots) if self._leaving else -1
+        if slot not in self._leaving or _order(request) <= self._begun[slot]:
+            return
+        self._begun[slot] = _order(request)
+        for unit in self.joins.units():
+            if unit.stage is Stage.WAITING:
+                self.unit_changed(unit)
 
     def _pass_on(self) -> None:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner
@@ -427,6 +453,7 @@ class StatelessMachine(Vertex):
         )
         for target in self.operator.targets:
             self.outbox.put(target, token if target in token.route else skip)
+        self._begin(token.request)
 
     # -- running the model -----------------------------------------------------------------------------------
 
@@ -509,7 +536,7 @@ class StatelessMachine(Vertex):
             self._proposed_at = self.ctx.now
         if isinstance(event, Drain):
             self._draining = True
-            self._leaving = dict.fromkeys(self._owned)
+            self._leave(dict.fromkeys(self._owned))
             self.keeper.leave()
 
     def _batch_done(self, event: BatchDone) -> None:
@@ -577,6 +604,7 @@ class StatelessMachine(Vertex):
         self.joins.finish(unit, deps, self.fan_out_sources)
         for target, token in outputs:
             self.outbox.put(target, token)
+        self._begin(unit.id.request)
 
     # -- failures of the model -------------------------------------------------------------------------------
 
@@ -609,6 +637,14 @@ class StatelessMachine(Vertex):
         for manager in managers_of(self.members):
             self.ctx.send(manager, Suspect(self.instance, event.reason))
         self.ctx.emit(RestartModel(event.reason))
+
+
+NOTHING_BEGUN = (-1, -1)
+
+
+def _order(request: RequestId) -> tuple[int, int]:
+    """The same order of all requests for every operator: as their shards have numbered them."""
+    return request.n, request.shard
 
 
 def _always(unit: Unit) -> bool:

@@ -151,6 +151,19 @@ def both_end(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def rollout(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Every instance of operators without state is told to end at almost the same time, as when pods are
+    replaced: requests overtake each other on branches, and each operator has begun others."""
+    names = [op.name for op in graph.data.operators if not op.stateful]
+    at = rng.uniform(0.05, span)
+    spread_s = rng.choice((0.002, 0.01, 0.03))
+    late = [
+        hold(at - 0.05 * rng.random(), "Deliver", "", f"op:{name}", rng.choice((0.02, 0.05, 0.1)), 0.03)
+        for name in rng.sample(names, min(len(names), 2))
+    ]
+    return late + [Fault(at + spread_s * rng.random(), "drain", f"primary:{name}") for name in names]
+
+
 def log_successor_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The same with a frontend and its shard; or both are to end, and then one dies."""
     at = rng.uniform(0, span)
@@ -642,6 +655,11 @@ LATE: dict[str, Scenario] = {
     ),
     "successor-dies": Scenario(
         "who is to have a set dies", ("single", "pair", "sandwich"), successor_dies, backups=1
+    ),
+    "rollout": Scenario(
+        "all operators without state hand their slots over together",
+        ("fan-stateless", "diamond-combine", "prism", "random"),
+        rollout,
     ),
     "both-end": Scenario(
         "a primary and its backup are told to end together",

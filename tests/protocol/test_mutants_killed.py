@@ -86,6 +86,8 @@ KILLERS: dict[str, Callable[[], None]] = {
         outbox.made()
     ),
     "revoked-goes-on": machine.test_a_revoked_instance_stops_and_its_state_is_kept,
+    "silent-asked-to-go-back": recovery.test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and_its_state_begins_again,
+    "holds-what-others-wait-for": stateless.test_what_comes_before_a_request_that_a_leaving_owner_has_begun_does_not_wait_for_its_successor,
     "rollback-drops-keeper": keeper.test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end,
     "rollback-to-pending": recovery.test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps,
     "route-not-kept": stateless.test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept,

@@ -514,6 +514,22 @@ def test_a_lost_state_begins_again_at_once_where_nobody_listens_any_more_and_lat
     assert of(rig.all, Propose)[-1].topology.find("q").primary == "q-9"
 
 
+def test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and_its_state_begins_again():
+    """Seed 4006183: managers asked it for ever what it could go back to, and gave no roles meanwhile."""
+    one = graph(op("q", FRONTEND, stateful=True)).data
+    data = Graph(replace(one, recovery=replace(one.recovery, when_lost=WhenLost.RESTART)))
+    rig = Rig(ManagerMachine(data, "m-1", False))
+    rig.members(m_1="manager", F_1="F", q_1="q")
+    rig.learn(topo(1, rset("q", "q-1"), rset("F/0", "F-1")))
+    rig.get("q-1", Suspect("q-1", "model died"))
+    roles = (RoleReport("q", "primary", 1, 3, False),)
+    rig.get("q-1", ProbeAnswer(probes(rig)["q-1"], Health.NEEDS_ROLLBACK, 1, roles))
+    rig.step(PeerDown("q-1", refused=True))
+    rig.members(m_1="manager", F_1="F", q_9="q")
+    rig.after(1.0)
+    assert proposed(rig.all).find("q").primary == "q-9"
+
+
 def asked_logs(rig):
     """The newest question to the shard's owner, after who might have woken up has been waited for."""
     rig.step(PeerDown("q-1", refused=True))

@@ -10,6 +10,7 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
 from hams_protocol.events import BatchFailed, Drain, ModelDied
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
+from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
     Attempt,
     AttemptAck,
@@ -277,6 +278,28 @@ def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():
     (proposed,) = of(rig.get("F-1", Completion(((0, 1, ()),))), Propose)
     slot = proposed.topology.table("b").slots[0]
     assert (slot.instance, slot.epoch, slot.successor) == ("b-9", 2, None)
+
+
+def test_what_comes_before_a_request_that_a_leaving_owner_has_begun_does_not_wait_for_its_successor():
+    """Seed 4046236: two operators were to hand over a slot. One had run the first of two requests and held the
+    second back, the other the other way round: neither request was ever complete, so neither slot moved."""
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.token("F-1", value("F", R1, "0/1"))
+    rig.done(updated=False)
+    rig.learn(topo(2, table("b", ("b-1", 1), successor="b-9"), *REST))
+    assert of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
+    rig.done(updated=False)
+    assert not of(rig.token("F-1", value("F", RequestId(0, 2), "0/2")), StartBatch)
+    assert of(rig.get("F-1", Completion(((0, 2, ()),))), Propose)
+
+
+def test_what_came_first_no_longer_waits_once_a_later_request_is_begun():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.token("F-1", value("F", R1, "0/1"))
+    rig.learn(topo(2, table("b", ("b-1", 1), successor="b-9"), *REST))
+    assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch), "nothing has an output yet"
+    assert of(rig.done(updated=False), StartBatch)
+    assert rig.units == (R0,)
 
 
 def test_a_draining_instance_leaves_when_its_slots_are_gone():

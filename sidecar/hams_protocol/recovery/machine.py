@@ -690,9 +690,12 @@ class ManagerMachine:
 
     def _to_roll_back(self) -> list[str]:
         """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no
-        backup to stand in for it."""
+        backup to stand in for it. One that is silent by now can go back to nothing: its set waits for it, or
+        is lost, and may begin again."""
         names: set[str] = set()
         for suspicion in self._suspicions.values():
+            if suspicion.health is not Health.NEEDS_ROLLBACK:
+                continue
             for name, epoch in suspicion.rollbacks.items():
                 item = self.knowledge.topology.find(name)
                 if (item.primary, item.epoch) == (suspicion.instance, epoch) and not item.in_sync:

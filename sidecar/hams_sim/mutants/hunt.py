@@ -62,6 +62,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "frozen-takes-records": ("revoked-unawares",),
     "hand-over-unflushed": ("drains",),
     "highest-becomes-primary": ("uneven",),
+    "holds-what-others-wait-for": ("rollout",),
     "ignore-taint": ("F6",),
     "inject-before-replicate": ("F39",),
     "durable-without-keeper": ("keeper-hurt",),
@@ -150,6 +151,7 @@ FIRST_FOR: dict[str, Spec] = {
 HISTORIES_FOR: dict[str, int] = {
     "durable-when-tainted": 600,
     "handed-slot-forgotten": 200,
+    "holds-what-others-wait-for": 600,
     "attempt-not-awaited": 300,
     "accept-old-epoch": 600,
     "ack-without-epoch": 600,
@@ -181,6 +183,7 @@ NOT_CAUGHT: dict[str, str] = {
     "oldest-not-asked-for": RARE,
     "replaced-is-dead": RARE,
     "rollback-drops-keeper": RARE,
+    "silent-asked-to-go-back": RARE,
 }
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a
 number of histories is asked for."""

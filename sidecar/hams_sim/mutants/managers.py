@@ -233,6 +233,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "silent-asked-to-go-back": Mutant(
+        "a primary that must go back is asked what it retains even after it has fallen silent",
+        "7.3",
+        (
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._to_roll_back",
+                "if suspicion.health is not Health.NEEDS_ROLLBACK:",
+                "if False:",
+            ),
+        ),
+    ),
     "rollback-drops-keeper": Mutant(
         "a primary that goes back by itself has no keeper any more",
         "7.3",

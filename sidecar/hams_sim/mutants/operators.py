@@ -205,6 +205,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "holds-what-others-wait-for": Mutant(
+        "the owner of a slot that is to move holds back a request before one that it has begun",
+        "7",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._is_leaving",
+                "return _order(request) > self._begun[slot]",
+                "return True",
+            ),
+        ),
+    ),
     "slot-moves-while-busy": Mutant(
         "a slot moves before its owner has delivered everything it executed",
         "7",
