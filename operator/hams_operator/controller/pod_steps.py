@@ -2,8 +2,8 @@
 
 Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it takes it for
 dead. Pods whose instances are over go, others are labelled with their role; without etcd nobody knows. A pod
-that is deleted on a node that is away is there until the node is back; its ReplicaSet makes another one beside
-it at once.
+that is deleted on a node that is away is there until the node is back; its ReplicaSet makes another one
+beside it at once.
 """
 
 from collections.abc import Collection, Mapping
@@ -89,7 +89,8 @@ def _silent(known: Known, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
 
 
 def look_again_s(seen: Observation, silent: Collection[str]) -> float | None:
-    """When a pod that does not start will have to be looked at, or should be told of. `silent`: their uids."""
+    """When a pod that does not start will have to be looked at, or should be told of. `silent`: their
+    uids."""
     left = []
     for pod in seen.pods:
         if pod.gone_by and seen.age_s(pod.gone_by) < pod_overdue_s:

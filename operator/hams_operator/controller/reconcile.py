@@ -71,8 +71,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Performed:
-    """What came of a plan. `problem`: what only a person can solve; `failed`: what another attempt may; `step`:
-    of a shape that takes states over."""
+    """What came of a plan. `problem`: what only a person can solve; `failed`: what another attempt may;
+    `step`: of a shape that takes states over."""
 
     problem: Missing | None
     failed: KubeError | CoordinationError | None

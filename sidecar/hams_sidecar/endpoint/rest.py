@@ -5,8 +5,8 @@ into tensors that are views into it, one call of the port, and the buffers of th
 
 What is done for a request is one coroutine. A small request that has arrived whole needs no task: it is
 decoded and handed to the port in the turn of the loop in which it came, and its answer is written in the turn
-in which the outcome comes. The coroutine goes on in a task once it has to wait for anything else: for the rest
-of a body, for slices of much JSON, or for a client that does not read.
+in which the outcome comes. The coroutine goes on in a task once it has to wait for anything else: for the
+rest of a body, for slices of much JSON, or for a client that does not read.
 
 Invariant: exactly one answer per request, unless the client went away.
 """
