@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hams_sdk.datatypes import Array, torch_module
+from hams_sdk.errors import NoSuchInput
 
 Scalar = bool | int | float | str
 
@@ -52,7 +53,7 @@ class Batch:
         try:
             return self._arrays[name]
         except KeyError:
-            raise KeyError(f'no input "{name}"; inputs are {", ".join(self._arrays)}') from None
+            raise NoSuchInput(f'no input "{name}"; inputs are {", ".join(self._arrays)}') from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays

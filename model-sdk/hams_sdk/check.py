@@ -30,7 +30,7 @@ import numpy as np
 
 from hams_sdk.datatypes import NUMPY, Array
 from hams_sdk.engine import Engine, UnitInput, load_model
-from hams_sdk.errors import ModelFault, UsageError, describe
+from hams_sdk.errors import ModelFault, UsageError, describe, place_of
 from hams_sdk.fingerprint import GRADIENT, fingerprint
 from hams_sdk.graphfile import read_operator
 from hams_sdk.replay import image_of, operator_json, outputs_of, run_all, save_batches
@@ -125,7 +125,7 @@ def check(
     after = [made.batch(rows, optional=True) for rows in NEXT]
     try:
         model = load_model(entrypoint)
-        engine = Engine(model, spec)
+        engine = Engine(model, spec, logs_traces=False)
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the model's code
@@ -137,7 +137,8 @@ def check(
     try:
         engine.initialize()
     except Exception as error:  # noqa: BLE001 - the model's code
-        report.fail(f"initialize: {describe(error)}")
+        place = place_of(error)
+        report.fail(f"initialize: {describe(error)}{f' ({place})' if place else ''}")
         return
     report.ok(f"initialize took {_ms(time.perf_counter() - started)}")
     before = fingerprint(model)
@@ -185,7 +186,10 @@ def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], ma
                 if report.unknown
                 else ""
             )
-            report.fail(f"run on {' + '.join(str(unit.rows) for unit in batch)} rows: {result.message}{hint}")
+            place = f" ({result.place})" if result.place else ""
+            report.fail(
+                f"run on {' + '.join(str(unit.rows) for unit in batch)} rows: {result.message}{place}{hint}"
+            )
             return False
         if not result.updated:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))

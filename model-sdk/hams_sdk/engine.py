@@ -20,7 +20,15 @@ import numpy as np
 from hams_sdk import cuda, sample
 from hams_sdk.batch import Batch, Scalar, Unit
 from hams_sdk.datatypes import Array, all_finite, as_array, encode_bytes
-from hams_sdk.errors import Abandoned, ModelFault, NotFinite, StateFault, UsageError, describe
+from hams_sdk.errors import (
+    Abandoned,
+    ModelFault,
+    NotFinite,
+    StateFault,
+    UsageError,
+    describe,
+    place_of,
+)
 from hams_sdk.limits import WARM_UP_STATE_NBYTES_MAX
 from hams_sdk.model import Model, Outputs
 from hams_sdk.specs import OperatorSpec
@@ -53,10 +61,10 @@ class UnitOutput:
 
 @dataclass(slots=True)
 class RunResult:
-    """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why.
+    """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why, and
+    `place` where in the author's code.
 
-    `updated`: the update stage was entered. `broke_contract`: it failed since the outputs are not as
-    declared.
+    `updated`: the update stage was entered. `broke_contract`: it failed whatever its inputs were.
     """
 
     units: list[UnitOutput] | None
@@ -64,11 +72,25 @@ class RunResult:
     message: str = ""
     abandoned: bool = False
     broke_contract: bool = False
+    place: str = ""
 
 
 def _broke_contract(error: Exception) -> bool:
-    """Whether the outputs are wrong whatever the inputs were."""
-    return isinstance(error, ModelFault) and not isinstance(error, NotFinite)
+    """Whether the model is wrong whatever the inputs were."""
+    return (isinstance(error, ModelFault) and not isinstance(error, NotFinite)) or _writes_input(error)
+
+
+def _writes_input(error: Exception) -> bool:
+    """Whether the model wrote into an array that is not its own, as NumPy says it."""
+    return isinstance(error, ValueError) and "read-only" in str(error)
+
+
+def _said(error: Exception) -> str:
+    """For the author, and in replies."""
+    text = describe(error)
+    if not _writes_input(error):
+        return text
+    return f"{text}; the arrays of a batch are read-only: write into a copy, as of `batch[name].copy()`"
 
 
 def _pass() -> None:
@@ -113,8 +135,11 @@ class _Boundary:
 class Engine:
     """A model and its operator's declaration."""
 
-    def __init__(self, model: Model, spec: OperatorSpec) -> None:
+    def __init__(self, model: Model, spec: OperatorSpec, logs_traces: bool = True) -> None:
+        """`logs_traces`: whether what a run raises goes to the log as a stack trace. Raises UsageError if
+        `run` cannot be called with a batch."""
         self.model = model
+        self._logs_traces = logs_traces
         self.spec = spec
         self._lock = threading.Lock()
         self._mark: Any = None
@@ -125,6 +150,15 @@ class Engine:
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
         self._with_update = len(takes) >= 2
+        given = (None,) * (2 if self._with_update else 1)
+        try:
+            inspect.signature(model.run).bind(*given)
+        except TypeError as error:
+            own = ", ".join(["self", *map(str, inspect.signature(model.run).parameters.values())])
+            raise UsageError(
+                f"{type(model).__name__}: expected run(self, batch) or run(self, batch, update), found "
+                f"run({own}): {error}"
+            ) from None
         self.state = State(None)
 
     def initialize(self) -> None:
@@ -157,10 +191,17 @@ class Engine:
             self.state.discard_gradients()
             return RunResult(None, False, "abandoned", abandoned=True)
         except Exception as error:  # noqa: BLE001 - model code may raise anything
-            traceback.print_exc()
+            if self._logs_traces:
+                traceback.print_exc()
             # Gradients may stem from the compute stage: then no image is loaded that would undo them.
             self.state.discard_gradients()
-            return RunResult(None, boundary.entered, describe(error), broke_contract=_broke_contract(error))
+            return RunResult(
+                None,
+                boundary.entered,
+                _said(error),
+                broke_contract=_broke_contract(error),
+                place=place_of(error),
+            )
         finally:
             boundary.leave()
             if boundary.entered:

@@ -51,12 +51,12 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
             key for key, item in operators.items() if item.get("model", {}).get("entrypoint") == entrypoint
         ]
         if len(fitting) != 1:
-            fits = (
-                f"operators {', '.join(fitting)} all"
+            which = (
+                f"operators {', '.join(fitting)} all run {entrypoint}"
                 if fitting
-                else f"no operator (there are {', '.join(operators)})"
+                else f"no operator runs {entrypoint} (operators: {', '.join(operators)})"
             )
-            raise UsageError(f"{fits} run {entrypoint}; say which with --operator")
+            raise UsageError(f"{which}; say which with --operator")
         name = fitting[0]
     if name not in operators:
         raise UsageError(f'no operator "{name}"; there are {", ".join(operators)}')

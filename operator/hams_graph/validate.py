@@ -32,6 +32,7 @@ def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = Fals
         _check_state(resource.spec, notes, position, op)
         _check_outputs(notes, position, op)
         _check_feedback(wiring, notes, position, op)
+        _check_entrypoint(notes, position, op.model.entrypoint)
         if on_kubernetes and not op.model.image and op.model.entrypoint:
             notes.say(
                 (*operator_path(position), "model", "image"),
@@ -41,6 +42,15 @@ def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = Fals
     _check_reach(wiring, notes)
     _check_bounds(wiring, notes)
     return wiring
+
+
+def _check_entrypoint(notes: Notes, position: int, entrypoint: str) -> None:
+    module, _, name = entrypoint.partition(":")
+    if module.endswith(".py"):
+        notes.say(
+            (*operator_path(position), "model", "entrypoint"),
+            f'"{module}" is a file; a module is wanted; did you mean "{module.removesuffix(".py")}:{name}"?',
+        )
 
 
 def _check_names(spec: rs.GraphSpec, notes: Notes) -> None:

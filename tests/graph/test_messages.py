@@ -211,6 +211,11 @@ FIELDS = [
         'spec.operators[0].model.entrypoint: expected a class as "module:Class", found "models.First"',
     ),
     (
+        put("operators.0.model.entrypoint", "models.py:First"),
+        'spec.operators[0].model.entrypoint: "models.py" is a file; a module is wanted; did you mean '
+        '"models:First"?',
+    ),
+    (
         put("operators.0.model.entrypoint", ""),
         'spec.operators[0].model.entrypoint: expected a class as "module:Class", found nothing',
     ),

@@ -186,3 +186,25 @@ class WantsArguments(Good):
 
     def __init__(self, size: int) -> None:
         self.size = size
+
+
+class WritesInput(Good):
+    """Writes into an array of the batch."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        batch["x"][:] = 0
+        return super().run(batch, update)
+
+
+class AsksForMore(Good):
+    """Asks for an input that the operator does not have."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": batch["z"]}
+
+
+class TakesNothing(Good):
+    """`run` cannot be called with a batch."""
+
+    def run(self) -> Any:  # type: ignore[override]
+        return {}

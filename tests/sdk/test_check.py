@@ -90,6 +90,12 @@ def test_a_model_that_fits_passes(run: Run) -> None:
             "FAIL  the class cannot be made without arguments: TypeError: WantsArguments.__init__() missing 1 "
             "required positional argument: 'size'; `initialize` gets model.config",
         ),
+        (
+            "WritesInput",
+            "FAIL  run on 1 rows: ValueError: assignment destination is read-only; the arrays of a batch are "
+            "read-only: write into a copy, as of `batch[name].copy()` (checked_models.py:",
+        ),
+        ("AsksForMore", 'FAIL  run on 1 rows: no input "z"; inputs are x, text (checked_models.py:'),
         ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
     ],
 )
@@ -97,6 +103,18 @@ def test_what_does_not_fit_is_named(run: Run, name: str, says: str) -> None:
     status, report = run(name)
     assert says in report
     assert status == 1
+    assert "Traceback" not in report
+
+
+def test_a_run_that_takes_no_batch_is_told_what_it_should_take(run: Run) -> None:
+    status, report = run("TakesNothing")
+    assert status == 2
+    assert "TakesNothing: expected run(self, batch) or run(self, batch, update), found run(self)" in report
+
+
+def test_an_entrypoint_that_no_operator_has_is_named_with_those_there_are(run: Run) -> None:
+    status, report = run("Good", "--operator", "other")
+    assert (status, "no operator" in report) == (2, True)
 
 
 @pytest.mark.timeout(60)

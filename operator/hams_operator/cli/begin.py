@@ -69,16 +69,20 @@ def meaning(description: Description) -> str:
         )
     lines += [
         "",
-        f"  {description.frontends} frontends with {description.shards} shards, "
-        f"{description.managers} managers",
+        f"  {_counted(description.frontends, 'frontend')} with {_counted(description.shards, 'shard')}, "
+        f"{_counted(description.managers, 'manager')}",
     ]
     lines.append(
-        f"  {description.processes} processes on this machine, about {_mib(description.memory_bytes)} "
-        f"without the models, at most {_mib(description.memory_bytes_max)} with open requests and kept "
-        "replies"
+        f"  {_counted(description.processes, 'process', 'processes')} on this machine, about "
+        f"{_mib(description.memory_bytes)} without the models, at most "
+        f"{_mib(description.memory_bytes_max)} with open requests and kept replies"
     )
     lines += [f"  note: {note}" for note in description.notes]
     return "\n".join(lines) + "\n"
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _mib(amount: int) -> str:

@@ -53,7 +53,7 @@ def check_models(graph: Graph, file: Path) -> None:
         copy = Path(folder) / "graph.json"
         copy.write_text(json.dumps(read_text(file.read_text(encoding="utf-8"), KIND).root), encoding="utf-8")
         with concurrent.futures.ThreadPoolExecutor(model_checks_at_once) as pool:
-            done = list(pool.map(lambda op: _check(op, copy, file.resolve().parent), graph.data.operators))
+            done = list(pool.map(lambda op: _check(op, copy, file), graph.data.operators))
     wrong = []
     fit = True
     for op, (status, report) in zip(graph.data.operators, done, strict=True):
@@ -80,8 +80,9 @@ def _subject(graph: Graph, file: Path) -> str:
     return digest.hexdigest()
 
 
-def _check(op: Operator, graph: Path, folder: Path) -> tuple[int, str]:
-    """Exit status and report of one check."""
+def _check(op: Operator, graph: Path, file: Path) -> tuple[int, str]:
+    """Exit status and report of one check. `graph`: what is read of `file`."""
+    folder = file.resolve().parent
     command = [op.model.python or sys.executable, "-m", "hams_sdk", "check", op.model.entrypoint]
     command += ["--graph", str(graph), "--operator", op.name, "--path", str(folder)]
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **dict(op.model.env)}
@@ -102,4 +103,4 @@ def _check(op: Operator, graph: Path, folder: Path) -> tuple[int, str]:
         return UNKNOWN, f"{op.name}: its check was given up after {model_check_s:.0f} s\n"
     except OSError as error:
         return 1, f"{op.name}: {command[0]}: {error.strerror}\n"
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout.replace(str(graph), str(file))

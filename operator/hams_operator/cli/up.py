@@ -229,7 +229,10 @@ def _here(graph: Graph, options: RunOptions, output: Output) -> int:
     try:
         log_to(graph.data.name)
     except OSError as error:
-        complain(f"no logs can be kept in {GraphHome(graph.data.name).logs}: {error.strerror}")
+        complain(
+            f"no logs can be kept in {GraphHome(graph.data.name).logs}: {error.strerror}; HAMS_HOME names a "
+            "folder that can be written"
+        )
     logging.captureWarnings(True)
     try:
         if output is Output.JSON or not terminal.is_terminal:

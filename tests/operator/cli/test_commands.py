@@ -50,7 +50,7 @@ def test_validate_for_kubernetes_asks_for_images(hams):
 
 
 def test_validate_says_what_a_graph_means_or_all_that_is_wrong(hams, tmp_path):
-    assert "2 frontends with 1 shards, 2 managers" in hams.ok("validate", hams.graph("fine"))
+    assert "2 frontends with 1 shard, 2 managers" in hams.ok("validate", hams.graph("fine"))
     assert hams.json("validate", tmp_path / "fine" / "graph.yaml")["processes"] == 14
     bad = tmp_path / "bad.yaml"
     bad.write_text(
