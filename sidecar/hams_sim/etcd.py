@@ -9,6 +9,7 @@ shell reads again), etcd is away for a while.
 from random import Random
 from typing import TYPE_CHECKING
 
+from hams_protocol.effects import Propose
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, Member, MembersChanged, TopologyLearnt
 from hams_protocol.topology import Topology
 from hams_sim import limits
@@ -52,31 +53,16 @@ class Etcd:
 
     # -- compare-and-swap ------------------------------------------------------------------------------------
 
-    def propose(self, node: "Node", revision: int, topology: Topology) -> None:
-        """A shell sends a transaction, one after the other."""
-        node.proposals.append((revision, topology))
-        if len(node.proposals) > limits.proposals_max:
-            raise Broken("I6", f"{node.id} has {len(node.proposals)} proposals under way")
-        if len(node.proposals) == 1:
-            self._begin(node)
-
-    def _answered(self, node: "Node", event: CasDone | CasFailed | CasUnknown) -> None:
-        node.proposals.popleft()
-        waiting = bool(node.proposals)
-        self.world.feed(node, event)
-        if waiting:
-            self._begin(node)
-
-    def _begin(self, node: "Node") -> None:
-        revision, topology = node.proposals[0]
+    def commit(self, node: "Node", proposal: Propose) -> None:
+        """A shell sends a transaction (`hams_wire.proposals`)."""
         self._proposal += 1
         self.writes += 1
         number = self._proposal
         if not self.reachable(node) or self.rng.random() < self.lose_request:
             self.world.after(limits.etcd_timeout_s, self._unknown, node)
             return
-        self.proposed[number] = topology
-        self.world.after(self._delay(), self._transact, node, number, revision, topology)
+        self.proposed[number] = proposal.topology
+        self.world.after(self._delay(), self._transact, node, number, proposal.revision, proposal.topology)
 
     def _transact(self, node: "Node", number: int, revision: int, topology: Topology) -> None:
         del self.proposed[number]
@@ -85,7 +71,7 @@ class Etcd:
             return
         won = revision == self.revision
         if won:
-            self.commit(node, topology)
+            self.committed(node, topology)
         if node.etcd_cut or self.rng.random() < self.lose_reply:
             self.world.after(limits.etcd_timeout_s, self._unknown, node)
             return
@@ -98,20 +84,20 @@ class Etcd:
             self._unknown(node)
         else:
             node.revision_seen = max(node.revision_seen, event.revision)
-            self._answered(node, event)
+            node.proposals.answered(event)
 
     def _unknown(self, node: "Node") -> None:
         if not node.alive:
             return
         self.world.seen("cas unknown")
-        self._answered(node, CasUnknown())
-        self._read_again(node)
+        node.proposals.answered(CasUnknown())
 
-    def _read_again(self, node: "Node") -> None:
+    def read_again(self, node: "Node") -> None:
+        """A shell reads the topology, until etcd answers."""
         if not node.alive:
             return
         if not self.reachable(node):
-            self.world.after(limits.etcd_timeout_s, self._read_again, node)
+            self.world.after(limits.etcd_timeout_s, self.read_again, node)
             return
         self.world.after(self._delay(), self._tell, node, self.topology, self.revision, True)
 
@@ -123,7 +109,7 @@ class Etcd:
         node.revision_seen = max(node.revision_seen, revision)
         self.world.feed(node, TopologyLearnt(topology, revision))
 
-    def commit(self, node: "Node", topology: Topology) -> None:
+    def committed(self, node: "Node", topology: Topology) -> None:
         """What this instance wants is so from now on."""
         before = self.topology
         if topology.generation != before.generation + 1:

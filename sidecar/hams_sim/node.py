@@ -1,13 +1,12 @@
 """One simulated instance: a core machine with what its shell and its host add to it."""
 
-from collections import deque
 from collections.abc import Callable
 
 from hams_protocol.events import Event, Member
 from hams_protocol.graph import FRONTEND
-from hams_protocol.topology import Topology
 from hams_sim.model import SimModel
 from hams_sim.network import Link
+from hams_wire.proposals import Proposals
 from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 
 
@@ -90,7 +89,7 @@ class Node:
         self.timer_at = FOREVER
         self.trigger: Trigger | None = None
         self.spins = 0
-        self.proposals: deque[tuple[int, Topology]] = deque()
+        self.proposals: Proposals
 
     def member(self) -> Member:
         """What its shell registers in etcd."""

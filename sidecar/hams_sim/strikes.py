@@ -291,7 +291,7 @@ def _decide(faults: "Faults", fault: "Fault", node: Node | None) -> None:
     leader, etcd = faults.find("leader"), faults.world.etcd
     changed = allow_restart(etcd.topology, fault.what)
     if leader is not None and changed is not None:
-        etcd.commit(leader, changed)
+        etcd.committed(leader, changed)
 
 
 def _start(faults: "Faults", fault: "Fault", node: Node | None) -> None:

@@ -60,6 +60,7 @@ from hams_sim.recorder import Recorder
 from hams_sim.refusals import Refusals
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
+from hams_wire.proposals import Proposals
 from hams_wire.shell import FOREVER, MANAGER, Shell
 
 
@@ -95,6 +96,18 @@ class SimHost:
         if self._node.trigger is not None and self._world.strikes(self._node, effect):
             return
         self._perform[type(effect)](self._node, effect)
+
+    def commit(self, proposal: Propose) -> None:
+        """See `Etcd.commit`."""
+        self._world.etcd.commit(self._node, proposal)
+
+    def read_topology(self) -> None:
+        """See `Etcd.read_again`."""
+        self._world.etcd.read_again(self._node)
+
+    def feed(self, event: Event) -> None:
+        """See `World.feed`."""
+        self._world.feed(self._node, event)
 
     def is_up(self, peer: InstanceId) -> bool:
         """See `Watching.is_up`."""
@@ -180,7 +193,7 @@ class World:
         """What performs each type of effect, `Send` excepted."""
         recorder = self.recorder
         return {
-            Propose: lambda node, effect: self.etcd.propose(node, effect.revision, effect.topology),
+            Propose: self._propose,
             StartBatch: lambda node, effect: _model(node).start_batch(
                 effect.batch, effect.units, effect.enter
             ),
@@ -269,9 +282,9 @@ class World:
             if self._turns is not None and isinstance(node.machine, FrontendMachine)
             else None
         )
-        node.shell = Shell(
-            node.machine, node.id, of, SimHost(self, node), graph.data.recovery.suspect_after_s, steps
-        )
+        host = SimHost(self, node)
+        node.shell = Shell(node.machine, node.id, of, host, graph.data.recovery.suspect_after_s, steps)
+        node.proposals = Proposals(host)
         if node.kept is not None:
             self.seen("came back with its state")
         self.nodes[node.id] = node
@@ -302,6 +315,11 @@ class World:
         if node.of == FRONTEND and type(event) is Received:
             self.logs.came(event.message)
         node.shell.feed(event)
+
+    def _propose(self, node: Node, proposal: Propose) -> None:
+        node.proposals.propose(proposal)
+        if len(node.proposals) > limits.proposals_max:
+            raise Broken("I6", f"{node.id} has {len(node.proposals)} proposals under way")
 
     def _names_of(self, of: str) -> Names:
         names = self._names.get(of)

@@ -9,7 +9,6 @@ effect without its line would be a lie.
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -53,6 +52,7 @@ from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import Host
+from hams_wire.proposals import Proposals
 from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 from hams_wire.tls import Certificates
 from hams_wire.trace import trace_from
@@ -154,7 +154,7 @@ class Node:
         self._yielded = False
         self._heartbeat: asyncio.TimerHandle | None = None
         self._late_logged_at = float("-inf")
-        self._proposals: deque[Propose] = deque()
+        self._proposals = Proposals(self)
         self._logged = Topology()
         self._to_read = False
         self._reading = False
@@ -371,9 +371,7 @@ class Node:
             if self._history is not None:
                 self._note(effect, now, self._history)
         elif isinstance(effect, Propose):
-            self._proposals.append(effect)
-            if len(self._proposals) == 1:
-                self._spawn(self._propose())
+            self._proposals.propose(effect)
         elif isinstance(effect, Stop):
             self._stop(effect)
         else:
@@ -497,15 +495,17 @@ class Node:
             return None
         return (Compare(key, entry.mod_revision),)
 
-    async def _propose(self) -> None:
-        while self._proposals:
-            self.feed(await self._commit(self._proposals[0]))
-            self._proposals.popleft()
+    def commit(self, proposal: Propose) -> None:
+        """See `hams_wire.proposals`."""
 
-    async def _commit(self, proposal: Propose) -> Event:
-        """One compare-and-swap. An unknown outcome is read again, never repeated. A graph that has ended has
-        no roles to give any more: whoever wants to asks again after a pause, until its process ends as
-        well."""
+        async def work() -> None:
+            self._proposals.answered(await self._outcome(proposal))
+
+        self._spawn(work())
+
+    async def _outcome(self, proposal: Propose) -> CasDone | CasFailed | CasUnknown:
+        """Of one compare-and-swap. A graph that has ended has no roles to give any more: whoever wants to
+        asks again after a pause, until its process ends as well."""
         key = records.topology_key(self._uid)
         compares = (
             Compare(key, proposal.revision),
@@ -522,7 +522,6 @@ class Node:
                 return CasUnknown()
         except CoordinationError as error:
             log.warning("proposal of generation %d: %s", proposal.topology.generation, error)
-            self._read_soon()
             return CasUnknown()
         return await self._present() or CasUnknown()
 
@@ -531,7 +530,6 @@ class Node:
             entry = await self._coordination.get(records.topology_key(self._uid))
         except CoordinationError as error:
             log.warning("reading the topology: %s", error)
-            self._read_soon()
             return None
         if entry is None:
             return CasFailed(Topology(), 0)
@@ -541,7 +539,7 @@ class Node:
             log.error("etcd holds no topology at revision %d: %s", entry.mod_revision, error)
             return None
 
-    def _read_soon(self) -> None:
+    def read_topology(self) -> None:
         """Read the topology by one reader, however often that is wanted: while etcd is away every proposal
         fails."""
         self._to_read = True

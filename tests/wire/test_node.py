@@ -219,9 +219,9 @@ async def test_while_etcd_is_away_one_reader_waits_for_it_however_many_proposals
 async def test_an_outcome_that_becomes_unknown_during_a_read_is_read_after_it() -> None:
     store = MemoryStore()
     shell = node(core := Scripted(lambda event: []), _nothing, store=store.client())
-    shell._read_soon()
+    shell.read_topology()
     await asyncio.sleep(0)
-    shell._read_soon()
+    shell.read_topology()
     await asyncio.gather(*shell._tasks)
     await asyncio.sleep(0)
     assert [type(event) for event in core.events] == [TopologyLearnt, TopologyLearnt]
