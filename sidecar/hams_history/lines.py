@@ -24,8 +24,6 @@ ENVIRONMENT = "HAMS_HISTORY"
 
 HEADER_NAME = "0-graph"
 """Instance name under which a harness writes the `graph` line: its file sorts first."""
-FINAL_NAME = "z-final"
-"""Instance name under which a harness writes the `final` line: its file sorts last."""
 
 line_bytes_max = 64 * 1024
 """Longest line of a history, newline included."""

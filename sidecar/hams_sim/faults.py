@@ -222,8 +222,6 @@ DANGEROUS = frozenset(
     ("kill", "kill-flushed", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers")
 )
 """Kinds that may end in the victim's revocation."""
-BEYOND = frozenset(("isolate-last", "pause-last", "kill-all"))
-"""Kinds that spare nobody: what follows is more than is tolerated, or lasts only a while."""
 
 
 class Faults:

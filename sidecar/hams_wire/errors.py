@@ -2,16 +2,16 @@
 
     WireError                 guilty, retryable
     └── CoordinationError     talking to etcd
-        ├── Lost              nothing was sent: no member could be reached                    peer
-        retryable ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer
-        retryable ├── Unknown           sent, outcome unknown: read again, never repeat blindly         peer
-        no │   └── NoSpace       etcd is over its quota: a person has to repair it               peer    no
-        ├── NotApplied        a comparison failed; carries what was found                     ours    no ├──
-        LeaseGone         the lease named by the call exists no more; nothing applied     ours    no ├──
-        AuthExpired       the token, or what was known of the user, is old; not applied   peer    retryable
-        ├── AccessDenied      unknown user, wrong password, missing permission                ours    no ├──
-        InvalidCall       etcd refuses the call itself (too large, malformed)             ours    no └──
-        Closed            the client was closed by its owner                              ours    no
+        ├── Lost              nothing was sent: no member could be reached                    peer  retryable
+        ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer  retryable
+        ├── Unknown           sent, outcome unknown: read again, never repeat blindly         peer  no
+        │   └── NoSpace       etcd is over its quota: a person has to repair it               peer  no
+        ├── NotApplied        a comparison failed; carries what was found                     ours  no
+        ├── LeaseGone         the lease named by the call exists no more; nothing applied     ours  no
+        ├── AuthExpired       the token, or what was known of the user, is old; not applied   peer  retryable
+        ├── AccessDenied      unknown user, wrong password, missing permission                ours  no
+        ├── InvalidCall       etcd refuses the call itself (too large, malformed)             ours  no
+        └── Closed            the client was closed by its owner                              ours  no
 
 `retryable` says that repeating is safe and may help: it is never true where the first attempt may have taken
 effect.

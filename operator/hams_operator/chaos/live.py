@@ -52,7 +52,7 @@ class NotInTime(Exception):
     """What was waited for did not happen; the text says what."""
 
 
-class Cluster(Protocol):
+class ReachableCluster(Protocol):
     """One namespace of one cluster, as whoever runs a scenario reaches it."""
 
     kube: KubeClient
@@ -60,7 +60,6 @@ class Cluster(Protocol):
 
     async def find(self, graph: str, /) -> ClusterGraph:
         """The graph of that name, as it is now. Raises if there is none: the scenario has failed then."""
-        ...
 
 
 class Background:
@@ -91,7 +90,12 @@ class LiveRun:
     (monotonic) and what."""
 
     def __init__(
-        self, there: Background, cluster: Cluster, graph: str, system: str, answered_now: Callable[[], int]
+        self,
+        there: Background,
+        cluster: ReachableCluster,
+        graph: str,
+        system: str,
+        answered_now: Callable[[], int],
     ) -> None:
         """`system`: the namespace of the controllers."""
         self._there = there

@@ -23,22 +23,19 @@ from hams_wire.succession import Phase
 
 @dataclass(frozen=True)
 class Observation:
-    """`item`: the resource as it stood when the look began. `in_etcd`: by incarnation. `etcd_away`: why etcd
-    cannot be read, or "": then `in_etcd` is what it last was. `at_s`: the moment, on the loop's clock, which
-    does not jump; `at`: the same as Kubernetes tells times."""
+    """`item`: the resource as it stood when the look began; `place`: where it is, of incarnation 0.
+    `in_etcd`: by incarnation. `etcd_away`: why etcd cannot be read, or "": then `in_etcd` is what it last
+    was. `at_s`: the moment, on the loop's clock, which does not jump; `at`: the same as Kubernetes tells
+    times."""
 
     item: Json
+    place: GraphRef
     at: datetime.datetime
     at_s: float
     objects: tuple[Json, ...] = ()
     pods: tuple[Pod, ...] = ()
     in_etcd: Mapping[int, Known] = field(default_factory=dict)
     etcd_away: str = ""
-
-    @property
-    def place(self) -> GraphRef:
-        """Of incarnation 0."""
-        return place_of(self.item)
 
     @property
     def generation(self) -> int:
@@ -69,10 +66,6 @@ class Observation:
     def known(self, place: GraphRef) -> Known:
         """What etcd holds of an incarnation."""
         return self.in_etcd.get(place.incarnation) or Known()
-
-    def known_by_uid(self, uid: str) -> Known:
-        """What etcd holds of the incarnation with this uid."""
-        return self.in_etcd.get(incarnation_of(uid, self.place)) or Known()
 
     def newest_used(self) -> int:
         """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one
@@ -135,7 +128,9 @@ class Observation:
         follows = self.known(decision.place).follows
         if follows is None:
             return "another shape of the graph comes up beside this one, and takes over when it serves"
-        record = self.known_by_uid(follows.uid).succession
+        record = self.known(
+            replace(self.place, incarnation=incarnation_of(follows.uid, self.place))
+        ).succession
         states = f"the states of {', '.join(follows.kept)}"
         if follows.done:
             return f"another shape of the graph has taken over {states}, and is about to serve"

@@ -13,19 +13,20 @@ from hams_wire.succession import Phase
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GraphPlan:
     """`decision`: what shall run; None: nothing is changed, and `problem` says why. `unread`: that is because
-    what runs is not known. `gives_up`: incarnations that wait to take states over and shall not: that is
-    settled in etcd before anything of them is taken away. `given_up`: those of which it is settled."""
+    what runs is not known. `gives_up`: uids of a predecessor and of the incarnation that waits to take its
+    states over and shall not: that is settled in etcd before anything of it is taken away. `given_up`:
+    incarnations of which it is settled."""
 
     decision: Decision | None
     problem: Missing | None = None
     unread: bool = False
-    gives_up: tuple[int, ...] = ()
+    gives_up: tuple[tuple[str, str], ...] = ()
     given_up: frozenset[int] = frozenset()
 
 
-def plan_of(seen: Observation, read: Graph | InvalidGraph) -> Plan:
+def plan_of(seen: Observation, read: Graph | InvalidGraph) -> GraphPlan:
     """`read`: the graph that the resource asks for, or what is wrong with it."""
     if seen.running.unread:
         return _unread(seen.running.unread)
@@ -47,29 +48,29 @@ def plan_of(seen: Observation, read: Graph | InvalidGraph) -> Plan:
         )
     # Where nothing of its predecessor is left, it has served, whatever an etcd restored from a backup
     # says: its states are all there is.
-    unborn = frozenset(
-        number
-        for number in begun
-        if (known := seen.in_etcd.get(number))
-        and known.follows
-        and not known.follows.done
-        and incarnation_of(known.follows.uid, seen.place) in begun
-    )
+    unborn = {
+        number: (follows.uid, graph.data.uid)
+        for number, graph in begun.items()
+        if number in seen.in_etcd
+        and (follows := seen.in_etcd[number].follows)
+        and not follows.done
+        and incarnation_of(follows.uid, seen.place) in begun
+    }
     if isinstance(read, Graph):
-        decision = _decided(seen, read, begun, unborn)
+        decision = _decided(seen, read, begun, frozenset(unborn))
     else:  # the webhook is off, or was
         problem = "Invalid", "\n".join(map(str, read.problems))
         if not begun:
-            return Plan(None, problem, given_up=gone)
+            return GraphPlan(None, problem, given_up=gone)
         decision = _as_before(
             seen, begun, current(begun, seen.running.whole), f"{problem[1]}\nUntil then it runs as before"
         )
-    gives_up = tuple(number for number in unborn if number != decision.place.incarnation)
-    return Plan(decision, gives_up=gives_up, given_up=gone)
+    gives_up = tuple(uids for number, uids in unborn.items() if number != decision.place.incarnation)
+    return GraphPlan(decision, gives_up=gives_up, given_up=gone)
 
 
-def _unread(why: str) -> Plan:
-    return Plan(None, ("SpecUnreadable", why), unread=True)
+def _unread(why: str) -> GraphPlan:
+    return GraphPlan(None, ("SpecUnreadable", why), unread=True)
 
 
 def _as_before(seen: Observation, begun: dict[int, Graph], incarnation: int, why: str) -> Decision:

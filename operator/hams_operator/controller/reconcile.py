@@ -21,14 +21,14 @@ from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, Kub
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects
 from hams_operator.controller.observation import Observation, place_of
-from hams_operator.controller.planning import Plan, plan_of
+from hams_operator.controller.planning import GraphPlan, plan_of
 from hams_operator.controller.pod_steps import look_again_s, not_created, pod_steps
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import incarnation_of
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.successions import advance, give_up
-from hams_operator.controller.telling import Teller, now_told
+from hams_operator.controller.telling import now_told, tell
 from hams_operator.controller.workers import Again
 from hams_operator.plan.change import Decision, restarts
 from hams_operator.plan.desired import desired
@@ -92,7 +92,6 @@ class Reconciler:
         self._settings = settings
         self._identities = identities
         self._objects = Objects(kube, store)
-        self._teller = Teller(kube, store)
         self._aside = Aside("graphs")
         self._silent_since: dict[GraphKey, Mapping[str, float]] = {}
 
@@ -119,6 +118,7 @@ class Reconciler:
         place = place_of(item)
         return Observation(
             item,
+            place,
             datetime.datetime.now(datetime.UTC),
             asyncio.get_running_loop().time(),
             tuple(self._store.objects(key)),
@@ -142,20 +142,20 @@ class Reconciler:
             assert plan.problem is not None, "no decision without a problem"
             ready = "Unknown" if plan.unread else "False"
             status = refusal(item.get("status") or {}, plan.problem, seen.generation, now_told(), ready=ready)
-            await self._teller.tell(item, status, None)
+            await tell(self._kube, self._store, item, status, None)
             if plan.unread:
                 raise Again(plan.problem[1], limits.etcd_look_s)
             return
         performed = await self._perform(key, seen, plan, plan.decision, read)
-        seen = self._observe(key, item)
+        seen = self._observe(key, item)  # status says what is there now, not what was planned
         await self._say(key, seen, plan.decision, performed)
         if performed.failed is not None:
             raise performed.failed
         if performed.problem is not None and performed.problem[0] == NAME_TAKEN:
             # nobody tells when it goes: Secrets and unlabelled objects are not followed
             raise Again(performed.problem[1])
-        if self._mirror.away and seen.known(plan.decision.place).spec != encode_spec(plan.decision.graph):
-            raise Again(f"etcd: {self._mirror.away}", limits.etcd_look_s)
+        if seen.etcd_away and seen.known(plan.decision.place).spec != encode_spec(plan.decision.graph):
+            raise Again(f"etcd: {seen.etcd_away}", limits.etcd_look_s)
 
     async def _read(self, item: Json) -> Graph | InvalidGraph:
         """The graph that the resource asks for, or what is wrong with it."""
@@ -174,14 +174,20 @@ class Reconciler:
     # -- performing ------------------------------------------------------------------------------------------
 
     async def _perform(
-        self, key: GraphKey, seen: Observation, plan: Plan, decision: Decision, read: Graph | InvalidGraph
+        self,
+        key: GraphKey,
+        seen: Observation,
+        plan: GraphPlan,
+        decision: Decision,
+        read: Graph | InvalidGraph,
     ) -> _Performed:
         failed: KubeError | CoordinationError | None = None
         problem: Missing | None = None
         step = Step(None)
         try:
+            for old_uid, uid in plan.gives_up:
+                await give_up(self._mirror, old_uid, uid, "another shape is asked for")
             if plan.gives_up:
-                await self._give_up(decision.place, plan.gives_up)
                 seen = self._observe(key, seen.item)
                 plan = plan_of(seen, read)
             problem = await self._have(key, seen, decision, plan.given_up)
@@ -193,15 +199,6 @@ class Reconciler:
         except KubeError as error:
             failed, problem = failed or error, problem or _rejected(error)
         return _Performed(problem, failed, step)
-
-    async def _give_up(self, place: GraphRef, numbers: tuple[int, ...]) -> None:
-        """Before anything of a shape that was to take over is taken away, it is settled in etcd that it never
-        will."""
-        for number in numbers:
-            uid = replace(place, incarnation=number).graph_uid()
-            follows = self._mirror.of(uid).follows
-            if follows is not None:
-                await give_up(self._mirror, follows.uid, uid, "another shape is asked for")
 
     async def _advance(self, seen: Observation, decision: Decision) -> Step:
         """The next step of a shape that takes states over, if there is one."""
@@ -252,9 +249,8 @@ class Reconciler:
         """Have what shall be there; or the names that are somebody else's."""
         held = {key_of(item) for item in seen.objects}
         missing = [item for item in changes.apply if key_of(item) not in held]
-        if _names(
-            seen.item.get("status") or {}, NAME_TAKEN
-        ):  # to make things and take them back, once is enough
+        if _names(seen.item.get("status") or {}, NAME_TAKEN):
+            # to make things and take them back, once is enough
             foreign = await self._objects.strangers(place, missing)
             if foreign:
                 return foreign
@@ -326,7 +322,7 @@ class Reconciler:
             await self._mirror.allow_restart(shown.place.graph_uid(), name)
         before = seen.item.get("status") or {}
         status = status_of(shown.graph, shown.place, world, before, seen.generation, now_told())
-        await self._teller.tell(seen.item, status, shown.graph)
+        await tell(self._kube, self._store, seen.item, status, shown.graph)
 
     async def _warnings(self, key: GraphKey, seen: Observation) -> dict[str, str]:
         """What the newest Event warns of, of pods whose containers are not made: a missing Secret or volume
@@ -364,11 +360,8 @@ class Reconciler:
                 owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or []
             )
             if mine and not held["metadata"].get("deletionTimestamp"):
-                first = (
-                    held["kind"] == "Deployment"
-                    # else its ReplicaSet would go on to make pods, which would find no graph in etcd and
-                    # bring it
-                )
+                # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
+                first = held["kind"] == "Deployment"
                 await self._kube.delete(
                     OWNED[held["kind"]],
                     place.namespace,
@@ -381,7 +374,7 @@ class Reconciler:
                 await self._kube.delete(PODS, place.namespace, pod.name, pod.uid)
         ending = ("Ending", "the graph is being deleted")
         status = refusal(item.get("status") or {}, ending, seen.generation, now_told())
-        await self._teller.tell(item, status, None)
+        await tell(self._kube, self._store, item, status, None)
         seen = self._observe(key, item)
         left = seen.pods or any(held["kind"] == "Deployment" for held in seen.objects)
         if left and seen.age_s(metadata["deletionTimestamp"]) < pods_gone_s:

@@ -13,64 +13,58 @@ from hams_protocol.graph import Graph
 log = logging.getLogger("hams.controller")
 
 
-class Teller:
-    """Writes through `kube`; what was answered is told to `store`."""
+async def tell(kube: Kube, store: Store, item: Json, status: Json, graph: Graph | None) -> None:
+    """Write the status if it is another one, and first what a person wants to see of the change: an Event
+    too many is better than one lost. `graph`: the one that the status is about; None: a refusal."""
+    before = item.get("status") or {}
+    if status == before:
+        return
+    events = news(graph, before, status) if graph is not None else _refused(before, status)
+    for entry in events:
+        await _publish(kube, item, entry, status)
+    same = {"apiVersion": item["apiVersion"], "kind": item["kind"]}
+    # The uid: of no other one that has that name by now.
+    metadata = {name: item["metadata"][name] for name in ("name", "namespace", "uid")}
+    body = {**same, "metadata": metadata, "status": status}
+    with store.writing(GRAPHS.kind, metadata["namespace"], metadata["name"]):
+        held = await kube.apply(GRAPHS, metadata["namespace"], metadata["name"], body, "status")
+        store.put_graph(held, ours=True)
 
-    def __init__(self, kube: Kube, store: Store) -> None:
-        self._kube = kube
-        self._store = store
 
-    async def tell(self, item: Json, status: Json, graph: Graph | None) -> None:
-        """Write the status if it is another one, and first what a person wants to see of the change: an Event
-        too many is better than one lost. `graph`: the one that the status is about; None: a refusal."""
-        before = item.get("status") or {}
-        if status == before:
-            return
-        events = news(graph, before, status) if graph is not None else _refused(before, status)
-        for entry in events:
-            await self._publish(item, entry, status)
-        same = {"apiVersion": item["apiVersion"], "kind": item["kind"]}
-        # The uid: of no other one that has that name by now.
-        metadata = {name: item["metadata"][name] for name in ("name", "namespace", "uid")}
-        body = {**same, "metadata": metadata, "status": status}
-        with self._store.writing(GRAPHS.kind, metadata["namespace"], metadata["name"]):
-            held = await self._kube.apply(GRAPHS, metadata["namespace"], metadata["name"], body, "status")
-            self._store.put_graph(held, ours=True)
-
-    async def _publish(self, item: Json, entry: ClusterEvent, status: Json) -> None:
-        """Its name is made of what it says, so that it is not said twice."""
-        metadata = item["metadata"]
-        said = f"{metadata['uid']} {entry.reason} {entry.message} {status.get('generation')}"
-        now = now_told()
-        event: Json = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{metadata['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
-                "namespace": metadata["namespace"],
-            },
-            "involvedObject": {
-                "apiVersion": item["apiVersion"],
-                "kind": item["kind"],
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-                "resourceVersion": metadata.get("resourceVersion", ""),
-            },
-            "reason": entry.reason,
-            "message": entry.message[:1000],
-            "type": "Warning" if entry.warning else "Normal",
-            "source": {"component": FIELD_MANAGER},
-            "reportingComponent": FIELD_MANAGER,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self._kube.create(EVENTS, metadata["namespace"], event)
-        except KubeError as error:
-            if error.status != 409:
-                log.warning("an event is not published: %s", error)
+async def _publish(kube: Kube, item: Json, entry: ClusterEvent, status: Json) -> None:
+    """Its name is made of what it says, so that it is not said twice."""
+    metadata = item["metadata"]
+    said = f"{metadata['uid']} {entry.reason} {entry.message} {status.get('generation')}"
+    now = now_told()
+    event: Json = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
+            "namespace": metadata["namespace"],
+        },
+        "involvedObject": {
+            "apiVersion": item["apiVersion"],
+            "kind": item["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata.get("resourceVersion", ""),
+        },
+        "reason": entry.reason,
+        "message": entry.message[:1000],
+        "type": "Warning" if entry.warning else "Normal",
+        "source": {"component": FIELD_MANAGER},
+        "reportingComponent": FIELD_MANAGER,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        await kube.create(EVENTS, metadata["namespace"], event)
+    except KubeError as error:
+        if error.status != 409:
+            log.warning("an event is not published: %s", error)
 
 
 def _refused(before: Json, status: Json) -> tuple[ClusterEvent, ...]:

@@ -26,10 +26,11 @@ from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, left_s
 from hams_sidecar.endpoint.grpc_codec import decode_request, encode_reply
 from hams_sidecar.endpoint.json_data import run
-from hams_sidecar.endpoint.request import MODEL_VERSION, build, check_model, trace_context
+from hams_sidecar.endpoint.request import MODEL_VERSION, check_model, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import choose
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
+from hams_sidecar.inference import InferenceRequest
 
 SERVICE = "inference.GRPCInferenceService"
 SERVICES = ("", SERVICE)
@@ -132,20 +133,22 @@ class InferenceService:
         key = decoded.parameters.idempotency_key
         if key is not None and serving.tokens is not None:
             key = scoped(serving.tokens.scope_of_call(context.invocation_metadata() or ()), key)
+        payload, outputs = decoded.parameters.payload, decoded.outputs
+        wanted = serving.always_digest or key is not None
         outcome = await serving.infer(
-            await build(
+            InferenceRequest(
                 decoded.tensors,
-                decoded.parameters,
-                decoded.outputs,
+                payload,
+                outputs,
                 max(deadline_s, 0.001),
                 key,
                 trace_context(_text(trace.get("traceparent")), _text(trace.get("tracestate"))),
-                always_digest=serving.always_digest,
+                await digest_of(decoded.tensors, payload, outputs, wanted),
             )
         )
         if isinstance(outcome, Refusal):
             return outcome
-        tensors = choose(outcome.tensors, decoded.outputs)
+        tensors = choose(outcome.tensors, outputs)
         return await run(encode_reply(serving.graph.name, decoded, tensors))
 
 

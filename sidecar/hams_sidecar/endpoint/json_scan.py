@@ -66,11 +66,6 @@ class Slices:
         self._at = 0
         self._in_string = 0
 
-    @property
-    def in_string(self) -> bool:
-        """Whether the last slice ended within a string."""
-        return bool(self._in_string)
-
     def next(self) -> tuple[int, bytes, npt.NDArray[np.bool_] | None]:
         """Where the next slice begins, its bytes, and which of them lie within strings (None: there are no
         strings). Empty at the end."""

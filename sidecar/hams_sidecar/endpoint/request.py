@@ -18,7 +18,7 @@ from hams_sidecar.endpoint.limits import (
     parameters_max,
     trace_bytes_max,
 )
-from hams_sidecar.inference import InferenceRequest, Parameter, Tensor, TraceContext, payload_digest
+from hams_sidecar.inference import Parameter, Tensor, TraceContext, payload_digest
 
 MODEL_VERSION = "1"
 """The only version a graph has."""
@@ -126,28 +126,16 @@ def trace_context(traceparent: str | None, tracestate: str | None) -> TraceConte
     return TraceContext(traceparent, tracestate)
 
 
-async def build(
-    tensors: tuple[Tensor, ...],
-    parameters: Parameters,
-    outputs: tuple[str, ...] | None,
-    deadline_s: float,
-    key: str | None,
-    trace: TraceContext | None,
-    *,
-    always_digest: bool,
-) -> InferenceRequest:
-    """Put a checked request together. The digest is made only if a key is given or histories are recorded:
-    hashing is not free."""
-    digest: str | None = None
-    if key is not None or always_digest:
-        digest = await digest_of(tensors, parameters.payload, outputs)
-    return InferenceRequest(tensors, parameters.payload, outputs, deadline_s, key, trace, digest)
-
-
 async def digest_of(
-    tensors: tuple[Tensor, ...], parameters: Mapping[str, Parameter], outputs: tuple[str, ...] | None
-) -> str:
-    """`payload_digest`, on a thread if there is much to hash."""
+    tensors: tuple[Tensor, ...],
+    parameters: Mapping[str, Parameter],
+    outputs: tuple[str, ...] | None,
+    wanted: bool,
+) -> str | None:
+    """`payload_digest`, on a thread if there is much to hash; None if it is not wanted, as hashing is not
+    free."""
+    if not wanted:
+        return None
     if sum(len(tensor.data) for tensor in tensors) <= digest_in_loop_bytes_max:
         return payload_digest(tensors, parameters, outputs)
     return await asyncio.to_thread(payload_digest, tensors, parameters, outputs)

@@ -177,10 +177,15 @@ class _Exchange:
                 decode_request(body, json_length(given), serving.signature, serving.known_heads)
             )
             key = key_of(given, asked, serving.tokens)
-            digest: str | None = None
-            if serving.always_digest or key is not None:  # without a task there is too little for a thread
-                digest = await digest_of(asked.tensors, asked.parameters.payload, asked.form.outputs)
-            outcome = await self._infer(request_of(given, asked, self._left_s(), key, digest))
+            tensors, parameters, outputs = asked.tensors, asked.parameters.payload, asked.form.outputs
+            wanted = serving.always_digest or key is not None
+            # Without a task there is too little to hash for a thread.
+            digest = await digest_of(tensors, parameters, outputs, wanted)
+            trace = trace_context(_text(given.get(b"traceparent")), _text(given.get(b"tracestate")))
+            left_s = max(serving.timeout_s - (perf_counter() - self._began), _deadline_min_s)
+            outcome = await self._infer(
+                InferenceRequest(tensors, parameters, outputs, left_s, key, trace, digest)
+            )
             if isinstance(outcome, Refusal):
                 return _error(outcome)
             if (
@@ -188,8 +193,8 @@ class _Exchange:
                 and sum([len(tensor.data) for tensor in outcome.tensors]) > limits.json_slice_bytes
             ):
                 await self._own_task()
-            tensors = choose(outcome.tensors, asked.form.outputs)
-            return _reply(*await self._through(encode_reply(serving.graph.name, asked.form, tensors)))
+            chosen = choose(outcome.tensors, outputs)
+            return _reply(*await self._through(encode_reply(serving.graph.name, asked.form, chosen)))
         except RequestRefused as error:
             return _error(refused(error))
         # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the
@@ -197,12 +202,6 @@ class _Exchange:
         except Exception:
             log.exception("an inference request over HTTP failed")
             return _error(INTERNAL_ERROR)
-
-    def _left_s(self) -> float:
-        left_s = self._serving.timeout_s
-        if self._task is not None:
-            left_s -= perf_counter() - self._began
-        return max(left_s, _deadline_min_s)
 
     async def _through(self, steps: Steps[T]) -> T:
         """The work done: in one go if there is little of it, which is so without a task."""
@@ -231,21 +230,6 @@ class _Exchange:
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return answer(self._outcome)
-
-
-def request_of(
-    given: dict[bytes, bytes], asked: RestRequest, deadline_s: float, key: str | None, digest: str | None
-) -> InferenceRequest:
-    """What the port is asked."""
-    parent = given.get(b"traceparent")
-    trace = (
-        None
-        if parent is None
-        else trace_context(parent.decode("latin-1"), given.get(b"tracestate", b"").decode("latin-1"))
-    )
-    return InferenceRequest(
-        asked.tensors, asked.parameters.payload, asked.form.outputs, deadline_s, key, trace, digest
-    )
 
 
 def json_length(given: dict[bytes, bytes]) -> str | None:

@@ -109,8 +109,7 @@ class Serving:
         self._tally.add(protocol, code, perf_counter() - began, received, sent)
 
     def watch(self, waiting: RequestDeadline) -> None:
-        """A request that is waited for without a task: its deadline, which is the graph's, is watched
-        here."""
+        """A request waits without a task: its deadline, which is the graph's, is watched here."""
         loop = asyncio.get_running_loop()
         self._waiting[waiting] = at = loop.time() + self.timeout_s
         if self._timer is None:

@@ -56,10 +56,6 @@ class SendQueue:
         """Bytes that wait, metadata and payloads."""
         return sum(queue.nbytes for queue in self._queues)
 
-    def lane_bytes(self, lane: Lane) -> int:
-        """Bytes that wait in one lane."""
-        return self._queues[lane].nbytes
-
     @property
     def fullest_bytes(self) -> int:
         """Bytes that wait in the fullest lane."""

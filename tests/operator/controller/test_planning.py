@@ -46,14 +46,14 @@ def held(text: str = PAIR, incarnation: int = 0, **more: Any) -> Known:
 
 
 def seen(*in_etcd: Known, away: str = "", pods: tuple[Pod, ...] = ()) -> Observation:
-    return Observation(ITEM, NOW, 100.0, (), pods, dict(enumerate(in_etcd)), away)
+    return Observation(ITEM, PLACE, NOW, 100.0, (), pods, dict(enumerate(in_etcd)), away)
 
 
 def ago(seconds: float) -> str:
     return (NOW - datetime.timedelta(seconds=seconds)).isoformat()
 
 
-# -- which graph shall run where ---------------------------------------------------------------------------------
+# -- which graph shall run where --------------------------------------------------------------------------
 
 
 def test_a_graph_of_which_nothing_is_there_begins_as_incarnation_0() -> None:
@@ -105,7 +105,7 @@ def test_a_shape_that_was_to_take_over_is_given_up_when_another_one_is_asked_for
     coming = replace(held(OTHER_SHAPE, 1), topology=Topology(generation=1), follows=follows)
     plan = plan_of(seen(held(), coming), graph())
     assert plan.decision is not None
-    assert (plan.gives_up, plan.given_up) == ((1,), frozenset())
+    assert (plan.gives_up, plan.given_up) == (((PLACE.graph_uid(), NEXT.graph_uid()),), frozenset())
     back = Succession(NEXT.graph_uid(), Phase.BACK)
     settled = plan_of(seen(held(succession=back), coming), graph())
     assert (settled.gives_up, settled.given_up) == ((), frozenset({1}))
@@ -118,7 +118,7 @@ def test_an_incarnation_is_never_used_twice() -> None:
     assert decision.place == THIRD
 
 
-# -- which pods go -----------------------------------------------------------------------------------------------
+# -- which pods go ----------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_no_kubelet_speaks_of_goes_sooner_where_its_node_is_known_to_be_away() -> None:
