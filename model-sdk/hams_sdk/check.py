@@ -30,7 +30,7 @@ import numpy as np
 
 from hams_sdk.datatypes import NUMPY, Array
 from hams_sdk.engine import Engine, UnitInput, load_model
-from hams_sdk.errors import ModelFault, UsageError, describe, place_of
+from hams_sdk.errors import BadModel, ModelFault, UsageError, at_place, describe, place_of
 from hams_sdk.fingerprint import GRADIENT, fingerprint
 from hams_sdk.graphfile import read_operator
 from hams_sdk.replay import image_of, operator_json, outputs_of, run_all, save_batches
@@ -105,9 +105,14 @@ def main(arguments: Sequence[str]) -> int:
         spec = read_operator(options.graph, options.entrypoint, options.operator)
         report = CheckReport()
         try:
-            check(options.entrypoint, spec, options.data, path, report)
+            # What the model prints is no part of the report.
+            with contextlib.redirect_stdout(sys.stderr):
+                check(options.entrypoint, spec, options.data, path, report)
         except SystemExit as exit:
-            report.fail(f"the model ended its process (exit status {exit.code}): it must raise instead")
+            report.fail(
+                f"the model ended its process (exit status {exit.code}): it must raise instead"
+                f"{at_place(place_of(exit))}"
+            )
     except UsageError as error:
         sys.stderr.write(f"hams-model check: {error}\n")
         return 2
@@ -121,24 +126,39 @@ def check(
 ) -> None:
     """Check one model. Raises UsageError for data or entrypoints that cannot be used."""
     made = _Data(spec, data)
-    first = [made.batch(rows, optional=index % 2 == 0) for index, rows in enumerate(FIRST)]
-    after = [made.batch(rows, optional=True) for rows in NEXT]
     try:
         model = load_model(entrypoint)
         engine = Engine(model, spec, logs_traces=False)
+    except BadModel as error:
+        report.fail(str(error))
+        return
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - the model's code
         report.fail(
-            f"the class cannot be made without arguments: {describe(error)}; `initialize` gets model.config"
+            f"the class cannot be made without arguments: {describe(error)}{at_place(place_of(error))}; "
+            "`initialize` gets model.config"
         )
         return
+    _check_behaviour(engine, entrypoint, made, path, report)
+    if engine.fork_returned:
+        report.fail(
+            "a process that the model forked came back out of its code: end it with os._exit, or use "
+            "multiprocessing"
+        )
+
+
+def _check_behaviour(
+    engine: Engine, entrypoint: str, made: "_Data", path: list[str], report: CheckReport
+) -> None:
+    model, spec = engine.model, engine.spec
+    first = [made.batch(rows, optional=index % 2 == 0) for index, rows in enumerate(FIRST)]
+    after = [made.batch(rows, optional=True) for rows in NEXT]
     started = time.perf_counter()
     try:
         engine.initialize()
     except Exception as error:  # noqa: BLE001 - the model's code
-        place = place_of(error)
-        report.fail(f"initialize: {describe(error)}{f' ({place})' if place else ''}")
+        report.fail(f"initialize: {describe(error)}{_lacking(error, spec)}{at_place(place_of(error))}")
         return
     report.ok(f"initialize took {_ms(time.perf_counter() - started)}")
     before = fingerprint(model)
@@ -152,7 +172,7 @@ def check(
         image = image_of(engine)
         seconds = time.perf_counter() - started
     except Exception as error:  # noqa: BLE001 - `get` and `state_dict` are the model's code
-        report.fail(f"capture: {describe(error)}")
+        report.fail(f"capture: {describe(error)}{at_place(place_of(error))}")
         return
     report.ok(f"capture took {_ms(seconds)} for {len(image):,} bytes")
     now = fingerprint(model)
@@ -186,10 +206,7 @@ def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], ma
                 if report.unknown
                 else ""
             )
-            place = f" ({result.place})" if result.place else ""
-            report.fail(
-                f"run on {' + '.join(str(unit.rows) for unit in batch)} rows: {result.message}{place}{hint}"
-            )
+            report.fail(f"run on {_rows(batch)}: {result.message}{at_place(result.place)}{hint}")
             return False
         if not result.updated:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
@@ -297,7 +314,12 @@ def _compare(
         suspects = (forgotten & changed or forgotten) | (chance & differing)
         # Gradients differ wherever a state was loaded; most models zero them before they count.
         suspects = {path for path in suspects if not path.endswith(GRADIENT)} or suspects
-        named = f": {_list(suspects)}" if suspects else ", and no attribute of the model tells which"
+        named = (
+            f": {_list(suspects)}"
+            if suspects
+            else ", and no attribute of the model tells which: look for globals, attributes of the class, "
+            "files and the time"
+        )
         report.fail(
             "a fresh process with the restored state gives other outputs; state that initialize did not "
             f"return{named}"
@@ -327,6 +349,7 @@ class _Raising:
     def __init__(self, module: str, at: int) -> None:
         self._module = module
         self._at = at
+        self._process = os.getpid()
         self.where = ""
         self._reached: set[tuple[CodeType, int]] = set()
 
@@ -348,7 +371,8 @@ class _Raising:
         line = (frame.f_code, frame.f_lineno)
         if event == "line" and line not in self._reached and not _does_nothing(frame):
             self._reached.add(line)
-            if self.lines == self._at:
+            # A process that the model forks is to end as the model has it end.
+            if self.lines == self._at and os.getpid() == self._process:
                 self.where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
                 raise _Injected("an exception that hams-model check put there")
         return self._trace
@@ -490,6 +514,19 @@ def _same(left: dict[str, Array], right: dict[str, Array]) -> bool:
     return left.keys() == right.keys() and all(
         np.array_equal(array, right[name]) for name, array in left.items()
     )
+
+
+def _rows(batch: Sequence[UnitInput]) -> str:
+    """Rows of each request of a batch: `1 row`, `2 + 1 rows`."""
+    rows = [unit.rows for unit in batch]
+    return f"{' + '.join(map(str, rows))} row{'' if rows == [1] else 's'}"
+
+
+def _lacking(error: Exception, spec: OperatorSpec) -> str:
+    """What `model.config` has, if the model asked for what it has not."""
+    if not isinstance(error, KeyError) or not error.args or error.args[0] in spec.config:
+        return ""
+    return f"; model.config of the graph has {', '.join(map(str, spec.config)) or 'nothing'}"
 
 
 def _ms(seconds: float) -> str:

@@ -8,10 +8,13 @@ returns is checked against the declared outputs before anything of it leaves the
 
 import importlib
 import inspect
+import mmap
+import os
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,12 +25,15 @@ from hams_sdk.batch import Batch, Scalar, Unit
 from hams_sdk.datatypes import Array, all_finite, as_array, encode_bytes
 from hams_sdk.errors import (
     Abandoned,
+    BadModel,
     ModelFault,
     NotFinite,
     StateFault,
     UsageError,
+    at_place,
     describe,
     place_of,
+    place_of_definition,
 )
 from hams_sdk.limits import WARM_UP_STATE_NBYTES_MAX
 from hams_sdk.model import Model, Outputs
@@ -85,12 +91,26 @@ def _writes_input(error: Exception) -> bool:
     return isinstance(error, ValueError) and "read-only" in str(error)
 
 
+def _cannot_be_the_data(error: Exception) -> bool:
+    """Whether no input would have made the lines right that raised `error`: a misspelt name, say."""
+    if isinstance(error, AttributeError):
+        return isinstance(error.obj, Model | Batch | _Boundary)
+    if isinstance(error, TypeError):
+        return "'Batch'" in str(error) or "'_Boundary'" in str(error)
+    return isinstance(error, ImportError) or type(error) is NameError
+
+
 def _said(error: Exception) -> str:
     """For the author, and in replies."""
     text = describe(error)
-    if not _writes_input(error):
-        return text
-    return f"{text}; the arrays of a batch are read-only: write into a copy, as of `batch[name].copy()`"
+    if _writes_input(error):
+        return f"{text}; the arrays of a batch are read-only: write into a copy, as of `batch[name].copy()`"
+    if isinstance(error, TypeError | AttributeError):
+        if "'Batch'" in text:
+            return f"{text}; an input is `batch[name]`, with the name as text"
+        if "'_Boundary'" in text:
+            return f"{text}; the update stage is `with update:`, and nothing else"
+    return text
 
 
 def _pass() -> None:
@@ -144,26 +164,25 @@ class Engine:
         self._lock = threading.Lock()
         self._mark: Any = None
         self._bf16 = frozenset(item.name for item in spec.inputs if item.datatype == "BF16")
-        takes = [
-            parameter
-            for parameter in inspect.signature(model.run).parameters.values()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        self._with_update = len(takes) >= 2
-        given = (None,) * (2 if self._with_update else 1)
-        try:
-            inspect.signature(model.run).bind(*given)
-        except TypeError as error:
-            own = ", ".join(["self", *map(str, inspect.signature(model.run).parameters.values())])
-            raise UsageError(
-                f"{type(model).__name__}: expected run(self, batch) or run(self, batch, update), found "
-                f"run({own}): {error}"
-            ) from None
+        self._with_update = _takes_update(model)
+        _check_call(model, "initialize", (None,), "initialize(self, config)")
+        self._run_place = place_of_definition(model.run)
+        self._process = os.getpid()
+        # Shared with the processes that the model forks, since those have nobody else to tell.
+        self._returned_forks = mmap.mmap(-1, 1)
         self.state = State(None)
+
+    @property
+    def fork_returned(self) -> bool:
+        """Whether a process that the model forked has come back out of `run` or `initialize`."""
+        return self._returned_forks[0] != 0
 
     def initialize(self) -> None:
         """Call the model's `initialize`. Raises what it raises, and StateFault."""
-        holders = self.model.initialize(dict(self.spec.config))
+        try:
+            holders = self.model.initialize(dict(self.spec.config))
+        finally:
+            self._end_if_forked()
         if holders is None and self.spec.stateful:
             # Without this the operator would be ready and redundant, and forget everything at the first
             # failover.
@@ -199,8 +218,8 @@ class Engine:
                 None,
                 boundary.entered,
                 _said(error),
-                broke_contract=_broke_contract(error),
-                place=place_of(error),
+                broke_contract=_broke_contract(error) or _cannot_be_the_data(error),
+                place=place_of(error) or self._run_place,
             )
         finally:
             boundary.leave()
@@ -212,16 +231,28 @@ class Engine:
         """Run the model on `batch`. Raises what it raises, Abandoned, and ModelFault for outputs not as
         declared."""
         run: Any = self.model.run
-        if self._with_update:
-            returned = run(batch, boundary)
-        elif self.spec.stateful:
-            with boundary:
+        try:
+            if self._with_update:
+                returned = run(batch, boundary)
+            elif self.spec.stateful:
+                with boundary:
+                    returned = run(batch)
+            else:
                 returned = run(batch)
-        else:
-            returned = run(batch)
+        finally:
+            self._end_if_forked()
         if boundary.abandoned:  # the model swallowed the exception
             raise Abandoned
         return self._outputs(batch, returned)
+
+    def _end_if_forked(self) -> None:
+        """End this process if the model forked it: two that go on from here would serve one socket."""
+        if os.getpid() == self._process:
+            return
+        self._returned_forks[0] = 1
+        if self._logs_traces:
+            os.write(2, b"a process that the model forked came back to HAMS and was ended; use os._exit\n")
+        os._exit(1)
 
     def warm_up(self) -> str | None:
         """Run the model on one row and undo that, unless the graph switched it off; returns why it proved
@@ -253,12 +284,14 @@ class Engine:
             outputs = self._execute(self._batch([unit]), boundary)
         except Exception as error:
             if _broke_contract(error):
-                raise ModelFault(f"warm-up, before any request: {error}") from error
+                place = at_place(place_of(error) or self._run_place)
+                raise ModelFault(f"warm-up, before any request: {_said(error)}{place}") from error
             if row:
-                raise ModelFault(f"warm-up with the row of model.warmUp: {describe(error)}") from error
-            return (
-                f"warm-up with a made-up row raised {describe(error)}; model.warmUp.row gives it a real one"
-            )
+                raise ModelFault(
+                    f"warm-up with the row of model.warmUp: {_said(error)}{at_place(place_of(error))}"
+                ) from error
+            said = f"{_said(error)}{at_place(place_of(error))}"
+            return f"warm-up with a made-up row raised {said}; model.warmUp.row gives it a real one"
         finally:
             boundary.leave()
             self.load(memoryview(image))
@@ -313,7 +346,8 @@ class Engine:
             returned = {}
         elif not isinstance(returned, Mapping):
             raise ModelFault(
-                f"run returned a {type(returned).__name__}, expected a dict of outputs or hams_sdk.Outputs"
+                f"run returned {'None' if returned is None else f'a {type(returned).__name__}'}, expected a "
+                "dict of outputs or hams_sdk.Outputs"
             )
         if len(dead) < len(unit_outputs):
             self._place(batch, returned, dead, unit_outputs)
@@ -377,6 +411,11 @@ def load_model(entrypoint: str) -> Model:
     module_name, colon, class_name = entrypoint.partition(":")
     if not (module_name and colon and class_name):
         raise UsageError(f"entrypoint {entrypoint!r}: expected module:Class")
+    if module_name.endswith(".py") or "/" in module_name:
+        meant = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise UsageError(
+            f"entrypoint {entrypoint!r}: expected a module, found a file; did you mean {meant}:{class_name}?"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -385,10 +424,62 @@ def load_model(entrypoint: str) -> Model:
         raise
     model_class = getattr(module, class_name, None)
     if not (inspect.isclass(model_class) and issubclass(model_class, Model)):
-        what = "there is no such class" if model_class is None else "it is no subclass of hams_sdk.Model"
-        raise UsageError(f"entrypoint {entrypoint!r}: {what} in {module_name}")
+        if model_class is not None:
+            raise UsageError(
+                f"entrypoint {entrypoint!r}: it is no subclass of hams_sdk.Model in {module_name}"
+                f"{at_place(place_of_definition(model_class))}"
+            )
+        models = [
+            name
+            for name, item in vars(module).items()
+            if inspect.isclass(item) and issubclass(item, Model) and item is not Model
+        ]
+        raise UsageError(
+            f"entrypoint {entrypoint!r}: there is no such class in "
+            f"{Path(module.__file__ or module_name).name}; its models are {_names(models)}"
+        )
     model: Model = model_class()
     return model
+
+
+def _takes_update(model: Model) -> bool:
+    """Whether `run` takes `update`, too. Raises BadModel if it cannot be called with a batch."""
+    wanted = "run(self, batch) or run(self, batch, update)"
+    run: Any = model.run
+    if getattr(run, "__func__", None) is getattr(Model, "run", None):
+        place = at_place(place_of_definition(type(model)))
+        raise BadModel(f"{type(model).__name__}: expected {wanted}, found no run{place}")
+    if not callable(run):
+        place = at_place(place_of_definition(type(model)))
+        raise BadModel(f"{type(model).__name__}: expected {wanted}, found run = {run!r:.40}{place}")
+    takes = [
+        parameter
+        for parameter in inspect.signature(run).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    with_update = len(takes) >= 2
+    _check_call(model, "run", (None,) * (2 if with_update else 1), wanted)
+    return with_update
+
+
+def _check_call(model: Model, name: str, arguments: tuple[None, ...], wanted: str) -> None:
+    """Raises BadModel if the method `name` takes other arguments, or does not return its result."""
+    method = getattr(model, name)
+    signature = inspect.signature(method)
+    own = ", ".join(["self", *map(str, signature.parameters.values())])
+    found, why = f"{name}({own})", ""
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        found, why = f"async def {found}", ": leave out `async`"
+    elif inspect.isgeneratorfunction(method):
+        why = " with `yield` in it: return one result"
+    else:
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            why = f": {error}"
+    if why:
+        place = at_place(place_of_definition(method))
+        raise BadModel(f"{type(model).__name__}: expected {wanted}, found {found}{why}{place}")
 
 
 def sizes(tensors: Sequence[tuple[tuple[int, ...], Array | bytes]]) -> list[int]:

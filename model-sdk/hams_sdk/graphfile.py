@@ -19,42 +19,92 @@ def read_operator(path: Path, entrypoint: str, operator: str | None) -> Operator
     """The operator called `operator`, or the only one of that entrypoint. Raises UsageError."""
     try:
         document = _parse(path)
-        return _find(document["spec"], entrypoint, operator)
+        if document is None:
+            raise UsageError("is empty; expected one ServiceGraph")
+        if not isinstance(document, Mapping):
+            raise UsageError(f"expected a ServiceGraph, found {_found(document)}")
+        return _find(_mapping("spec", _needed("", document, "spec")), entrypoint, operator)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
-    except KeyError as error:
-        raise UsageError(f"{path}: no {error.args[0]}") from error
-    except (TypeError, AttributeError) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(f"{path}: not a ServiceGraph ({error}); `hams validate` says more") from error
 
 
 def _parse(path: Path) -> Any:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"not JSON: {error.msg} (line {error.lineno})") from error
     try:
         import yaml  # noqa: PLC0415 - the SDK needs numpy only
     except ImportError as error:
         raise UsageError(
-            f"{path}: reading YAML needs PyYAML (pip install hams-sdk[check]); or give a .json file"
+            "reading YAML needs PyYAML (pip install hams-sdk[check]); or give a .json file"
         ) from error
     try:
         return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f" (line {error.problem_mark.line + 1})" if error.problem_mark is not None else ""
+        raise UsageError(f"not YAML: {error.problem}{line}") from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "a list"
+    if isinstance(value, Mapping) and value:
+        return "a mapping"
+    return json.dumps(value, default=str)
+
+
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: expected a mapping, found {_found(value)}")
+    return value
+
+
+def _list(where: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise UsageError(f"{where}: expected a list, found {_found(value)}")
+    return value
+
+
+def _needed(where: str, item: Mapping[str, Any], field: str) -> Any:
+    if field not in item:
+        raise UsageError(f"{where}{'.' if where else ''}{field}: is missing")
+    return item[field]
 
 
 def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> OperatorSpec:
-    operators = {str(item["name"]): item for item in spec["operators"]}
+    operators: dict[str, Mapping[str, Any]] = {}
+    places: dict[str, str] = {}
+    for index, item in enumerate(_list("spec.operators", _needed("spec", spec, "operators"))):
+        where = f"spec.operators[{index}]"
+        key = str(_needed(where, _mapping(where, item), "name"))
+        model = _mapping(f"{where}.model", item.get("model") or {})
+        for part in ("config", "warmUp"):
+            _mapping(f"{where}.model.{part}", model.get(part) or {})
+        for part in ("inputs", "outputs"):
+            _list(f"{where}.{part}", item.get(part, []))
+        operators[key], places[key] = item, where
+    for index, item in enumerate(_list("spec.outputs", spec.get("outputs", []))):
+        _needed(f"spec.outputs[{index}]", _mapping(f"spec.outputs[{index}]", item), "from")
     if name is None:
-        fitting = [
-            key for key, item in operators.items() if item.get("model", {}).get("entrypoint") == entrypoint
-        ]
+        entrypoints = {key: (item.get("model") or {}).get("entrypoint") for key, item in operators.items()}
+        fitting = [key for key, found in entrypoints.items() if found == entrypoint]
         if len(fitting) != 1:
+            there = ", ".join(f"{key} runs {found}" for key, found in entrypoints.items())
             which = (
                 f"operators {', '.join(fitting)} all run {entrypoint}"
                 if fitting
-                else f"no operator runs {entrypoint} (operators: {', '.join(operators)})"
+                else f"no operator runs {entrypoint}; {there}"
             )
             raise UsageError(f"{which}; say which with --operator")
         name = fitting[0]
@@ -63,10 +113,10 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
     chosen = operators[name]
     sources = {"request": _tensors("spec.inputs", spec.get("inputs", []))}
     for key, item in operators.items():
-        sources[key] = _tensors(f"operator {key}: outputs", item.get("outputs", []))
+        sources[key] = _tensors(f"{places[key]}.outputs", item.get("outputs", []))
     inputs: dict[str, TensorSpec] = {}
     for index, item in enumerate(chosen.get("inputs", [])):
-        for tensor in _input(f"operator {name}: inputs[{index}]", item, sources):
+        for tensor in _input(f"{places[name]}.inputs[{index}]", item, sources):
             inputs.setdefault(tensor.name, tensor)
     successors = {
         key
@@ -98,13 +148,18 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
 
 def _tensors(where: str, items: Any) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
-    for index, item in enumerate(items):
+    for index, item in enumerate(_list(where, items)):
+        place = f"{where}[{index}]"
+        name = str(_needed(place, _mapping(place, item), "name"))
         datatype = str(item.get("datatype"))
         if datatype != "BYTES" and datatype not in NUMPY:
-            raise UsageError(f"{where}[{index}]: unknown datatype {datatype!r}")
-        shape = tuple(int(size) for size in item.get("shape", []))
-        specs[str(item["name"])] = TensorSpec(
-            str(item["name"]), datatype, shape, bool(item.get("optional")), bool(item.get("finite"))
+            raise UsageError(f"{place}: unknown datatype {datatype!r}")
+        shape = _list(f"{place}.shape", item.get("shape", []))
+        for axis, size in enumerate(shape):
+            if not isinstance(size, int):
+                raise UsageError(f"{place}.shape[{axis}]: expected a number, found {_found(size)}")
+        specs[name] = TensorSpec(
+            name, datatype, tuple(shape), bool(item.get("optional")), bool(item.get("finite"))
         )
     return specs
 

@@ -1,5 +1,6 @@
 """Models for `hams-model check`: one that fits, and one for each way not to."""
 
+import os
 import random
 from typing import Any
 
@@ -208,3 +209,97 @@ class TakesNothing(Good):
 
     def run(self) -> Any:  # type: ignore[override]
         return {}
+
+
+class HasNoRun(hams_sdk.Model):
+    """Forgot the one method that it needs."""
+
+
+class Awaits(Good):
+    """`run` is a coroutine."""
+
+    async def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return super().run(batch, update)
+
+
+class Yields(Good):
+    """`run` is a generator."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        yield super().run(batch, update)
+
+
+class RunIsNumber(Good):
+    """`run` cannot be called."""
+
+    run = 3  # type: ignore[assignment]
+
+
+class WantsNoConfig(Good):
+    """`initialize` takes nothing."""
+
+    def initialize(self) -> Any:  # type: ignore[override]
+        return {}
+
+
+class Misspells(Good):
+    """Uses an attribute that it does not have."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": batch["x"] * self.factr}  # type: ignore[attr-defined]
+
+
+class TakesBatchForArray(Good):
+    """Calculates with the batch itself."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": batch * 2}  # type: ignore[operator]
+
+
+class CallsUpdate(Good):
+    """Does not enter the update stage but calls it."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        update()  # type: ignore[operator]
+        return super().run(batch, update)
+
+
+class AsksForConfig(Good):
+    """Wants a setting that the graph does not give."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        return {"factor": np.array(config["factor"])}
+
+
+class ForgetsReturn(Good):
+    """Forgot its `return`."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        super().run(batch, update)
+
+
+class ForksAndReturns(Good):
+    """Forks, and both processes come back."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        os.fork()
+        return super().run(batch, update)
+
+
+class ForksAndEnds(Good):
+    """Forks, and the child ends where it should."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return super().run(batch, update)
+
+
+class Talks(Good):
+    """Prints."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        print("a line of the model")
+        return super().run(batch, update)

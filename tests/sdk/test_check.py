@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hams_sdk import check
+from hams_sdk.engine import load_model
 from hams_sdk.errors import UsageError
 from hams_sdk.graphfile import read_operator
 from hams_sdk.specs import TensorSpec
@@ -78,7 +79,7 @@ def test_a_model_that_fits_passes(run: Run) -> None:
             "not return: self.weights",
         ),
         ("Early", "FAIL  state is written outside `with update:`: total"),
-        ("WrongShape", 'FAIL  run on 1 rows: output "y": expected FP32 [1, 2], got [1, 1]'),
+        ("WrongShape", 'FAIL  run on 1 row: output "y": expected FP32 [1, 2], got [1, 1]'),
         (
             "ReturnsNothing",
             'FAIL  initialize: operator "op" is stateful, but initialize returned None: return a dict of '
@@ -92,10 +93,10 @@ def test_a_model_that_fits_passes(run: Run) -> None:
         ),
         (
             "WritesInput",
-            "FAIL  run on 1 rows: ValueError: assignment destination is read-only; the arrays of a batch are "
+            "FAIL  run on 1 row: ValueError: assignment destination is read-only; the arrays of a batch are "
             "read-only: write into a copy, as of `batch[name].copy()` (checked_models.py:",
         ),
-        ("AsksForMore", 'FAIL  run on 1 rows: no input "z"; inputs are x, text (checked_models.py:'),
+        ("AsksForMore", 'FAIL  run on 1 row: no input "z"; inputs are x, text (checked_models.py:'),
         ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
     ],
 )
@@ -106,15 +107,162 @@ def test_what_does_not_fit_is_named(run: Run, name: str, says: str) -> None:
     assert "Traceback" not in report
 
 
-def test_a_run_that_takes_no_batch_is_told_what_it_should_take(run: Run) -> None:
-    status, report = run("TakesNothing")
-    assert status == 2
-    assert "TakesNothing: expected run(self, batch) or run(self, batch, update), found run(self)" in report
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("TakesNothing", "found run(self): too many positional arguments"),
+        ("HasNoRun", "found no run"),
+        ("Awaits", "found async def run(self, batch: hams_sdk.batch.Batch, "),
+        ("Yields", " with `yield` in it: return one result"),
+        ("RunIsNumber", "found run = 3"),
+    ],
+)
+def test_a_run_that_cannot_be_called_with_a_batch_is_told_where_it_is_and_what_it_should_take(
+    run: Run, name: str, says: str
+) -> None:
+    status, report = run(name)
+    assert f"FAIL  {name}: expected run(self, batch) or run(self, batch, update), found " in report
+    assert says in report
+    assert "(checked_models.py:" in report
+    assert "RuntimeWarning" not in report
+    assert status == 1
 
 
-def test_an_entrypoint_that_no_operator_has_is_named_with_those_there_are(run: Run) -> None:
-    status, report = run("Good", "--operator", "other")
-    assert (status, "no operator" in report) == (2, True)
+def test_an_initialize_that_takes_no_config_is_told_what_it_should_take(run: Run) -> None:
+    status, report = run("WantsNoConfig")
+    assert "FAIL  WantsNoConfig: expected initialize(self, config), found initialize(self)" in report
+    assert "(checked_models.py:" in report
+    assert status == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Misspells", "'Misspells' object has no attribute 'factr' (checked_models.py:"),
+        ("TakesBatchForArray", "an input is `batch[name]`, with the name as text (checked_models.py:"),
+        ("CallsUpdate", "the update stage is `with update:`, and nothing else (checked_models.py:"),
+    ],
+)
+def test_what_no_input_would_have_made_right_is_not_blamed_on_made_up_data(
+    run: Run, name: str, says: str
+) -> None:
+    status, report = run(name)
+    assert says in report
+    assert "made up" not in report
+    assert status == 1
+
+
+def test_a_setting_that_the_graph_does_not_give_is_told_with_those_it_gives(run: Run) -> None:
+    _, report = run("AsksForConfig", config="{factr: 2}")
+    assert "KeyError: 'factor'; model.config of the graph has factr (checked_models.py:" in report
+
+
+def test_an_output_that_is_not_as_declared_is_told_with_the_line_of_run(run: Run) -> None:
+    _, report = run("ForgetsReturn")
+    assert "FAIL  run on 1 row: run returned None, expected a dict of outputs" in report
+    assert "(checked_models.py:" in report
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_the_model_forks_must_not_come_back(run: Run) -> None:
+    status, report = run("ForksAndReturns")
+    assert "FAIL  a process that the model forked came back out of its code" in report
+    assert (status, report.count("the model does not fit")) == (1, 1)
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_the_model_forks_and_ends_is_no_fault(run: Run) -> None:
+    status, report = run("ForksAndEnds")
+    assert (status, report.count("the model fits")) == (0, 1)
+
+
+def test_what_a_model_prints_is_no_part_of_the_report(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("Talks")
+    check.main(["checked_models:Talks", "--graph", str(tmp_path / "graph.yaml"), "--path", str(HERE)])
+    out, err = capsys.readouterr()
+    assert "a line of the model" in err
+    assert out.startswith('checked_models:Talks as operator "op" of ')
+
+
+def test_an_entrypoint_that_no_operator_has_is_named_with_those_there_are(run: Run, tmp_path: Path) -> None:
+    run("Good")
+    with pytest.raises(UsageError) as caught:
+        read_operator(tmp_path / "graph.yaml", "more:Forgets", None)
+    assert (
+        "no operator runs more:Forgets; op runs checked_models:Good, last runs checked_models:Stateless; say "
+        "which with --operator" in str(caught.value)
+    )
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "says"),
+    [
+        ("checked_models.py:Good", "expected a module, found a file; did you mean checked_models:Good?"),
+        ("./sdk/models.py:Good", "expected a module, found a file; did you mean sdk.models:Good?"),
+        ("checked_models:Goood", 'there is no such class in checked_models.py; its models are "'),
+        ("checked_models:HERE", "it is no subclass of hams_sdk.Model"),
+    ],
+)
+def test_an_entrypoint_that_is_no_model_says_what_is_there(run: Run, entrypoint: str, says: str) -> None:
+    run("Good")
+    sys.modules["checked_models"].HERE = object  # type: ignore[attr-defined]
+    with pytest.raises(UsageError) as caught:
+        load_model(entrypoint)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"\tspec:\n", "not YAML: found character '\\t' that cannot start any token (line 1)"),
+        (b"spec: gr\xf6\xdfe\n", "not UTF-8 text: invalid start byte at byte 8"),
+        (b"", "is empty; expected one ServiceGraph"),
+        (b"- a\n", "expected a ServiceGraph, found a list"),
+        (b"a: 1\n", "spec: is missing"),
+        (b"spec: 3\n", "spec: expected a mapping, found 3"),
+        (b"spec: {operators: {}}\n", "spec.operators: expected a list, found {}"),
+        (b"spec: {operators: [{model: {}}]}\n", "spec.operators[0].name: is missing"),
+        (
+            b"spec: {operators: [{name: op, model: m:M}]}\n",
+            'operators[0].model: expected a mapping, found "m:M"',
+        ),
+        (
+            b"spec: {operators: [{name: op, outputs: [{name: y, datatype: FP32, shape: 3}]}]}\n",
+            "spec.operators[0].outputs[0].shape: expected a list, found 3",
+        ),
+        (
+            b"spec: {operators: [{name: op, outputs: [{name: y, datatype: FP32, shape: [x]}]}]}\n",
+            'spec.operators[0].outputs[0].shape[0]: expected a number, found "x"',
+        ),
+        (
+            b"spec: {operators: [{name: op}], outputs: [op.y]}\n",
+            'spec.outputs[0]: expected a mapping, found "op.y"',
+        ),
+        (
+            b"spec: {operators: [{name: op, inputs: [3]}]}\n",
+            "spec.operators[0].inputs[0]: nothing is called '3'",
+        ),
+    ],
+)
+def test_a_file_that_is_no_graph_is_told_where_and_what_was_expected(
+    tmp_path: Path, text: bytes, says: str
+) -> None:
+    file = tmp_path / "graph.yaml"
+    file.write_bytes(text)
+    with pytest.raises(UsageError) as caught:
+        read_operator(file, "m:M", "op")
+    assert str(caught.value).startswith(f"{file}: ")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_json_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "graph.json"
+    file.write_text('{"a":\n')
+    with pytest.raises(UsageError, match=r"not JSON: Expecting value \(line 2\)"):
+        read_operator(file, "m:M", None)
 
 
 @pytest.mark.timeout(60)
@@ -212,10 +360,10 @@ def test_an_operator_is_read_with_what_feeds_it_and_where_it_goes(tmp_path: Path
     with pytest.raises(UsageError, match="say which with --operator"):
         read_operator(graph, "x", None)
     graph.write_text("- not\n- a graph\n")
-    with pytest.raises(UsageError, match="not a ServiceGraph"):
+    with pytest.raises(UsageError, match="expected a ServiceGraph, found a list"):
         read_operator(graph, "x", None)
     graph.write_text("spec: {operators: [{name: a, inputs: [b.c]}]}")
-    with pytest.raises(UsageError, match=r"operator a: inputs\[0\]: nothing is called 'b.c'"):
+    with pytest.raises(UsageError, match=r"spec.operators\[0\].inputs\[0\]: nothing is called 'b.c'"):
         read_operator(graph, "x", "a")
     with pytest.raises(UsageError, match="No such file"):
         read_operator(tmp_path / "none.yaml", "x", None)

@@ -47,12 +47,18 @@ class Nothing(hams_sdk.Model):
     def initialize(self, config: dict[str, Any]) -> Any:
         self.total = 0.0
 
+    def run(self, batch: hams_sdk.Batch) -> Any:
+        return {"y": batch["x"]}
+
 
 class Empty(hams_sdk.Model):
     """Says that it has no state."""
 
     def initialize(self, config: dict[str, Any]) -> Any:
         return {}
+
+    def run(self, batch: hams_sdk.Batch) -> Any:
+        return {"y": batch["x"]}
 
 
 def test_a_stateful_model_whose_initialize_returns_nothing_is_refused_and_an_empty_dict_is_not() -> None:

@@ -207,9 +207,15 @@ class FailsToStart(hams_sdk.Model):
     def initialize(self, config: dict[str, Any]) -> Any:
         raise RuntimeError("no weights here")
 
+    def run(self, batch: hams_sdk.Batch) -> Any:
+        return {}
+
 
 class LeavesAtStart(hams_sdk.Model):
     """initialize leaves, as scripts do."""
 
     def initialize(self, config: dict[str, Any]) -> Any:
         sys.exit("no weights: run download.py first")
+
+    def run(self, batch: hams_sdk.Batch) -> Any:
+        return {}
