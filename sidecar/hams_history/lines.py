@@ -322,7 +322,9 @@ class HistoryWriter:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # also where a file has that name
             raise HistoryNotWritten(
-                f"history folder {folder} cannot be made: {error.strerror}", error.errno
+                f"history folder {folder} cannot be made: {error.strerror}; expected a folder, or a name for "
+                "one, that this user can write",
+                error.errno,
             ) from error
         try:
             self._file = os.open(

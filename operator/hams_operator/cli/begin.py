@@ -23,7 +23,10 @@ def init(folder: Path, output: Output) -> int:
         for name in names:
             shutil.copyfile(TEMPLATE / name, folder / name)
     except OSError as error:
-        complain(f"cannot write to {folder}: {error.strerror}")
+        complain(
+            f"cannot write to {folder}: {error.strerror}; expected a folder, or a name for one, that this "
+            "user can write"
+        )
     if output is Output.JSON:
         print_json({"folder": str(folder), "files": names})
     else:

@@ -524,8 +524,9 @@ def main() -> None:
             raise
         _told(sentence(f"hams {' '.join(sys.argv[1:2])}", (error.name,), lacking), 1)
     except OSError as error:  # what the machine refuses, where no command has better words for it
-        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        _told(where + (error.strerror or str(error) or type(error).__name__), 1)
+        from hams_operator.local.home import refused  # noqa: PLC0415 - only what fails needs it
+
+        _told(refused(error), 1)
 
 
 def _told(message: str, code: int) -> NoReturn:

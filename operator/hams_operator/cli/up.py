@@ -14,7 +14,7 @@ from hams_operator.extras import missing, sentence
 from hams_operator.local import capacity
 from hams_operator.local.daemon import Start
 from hams_operator.local.etcd import has_etcd
-from hams_operator.local.home import GraphHome
+from hams_operator.local.home import GraphHome, refused
 from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
@@ -229,10 +229,7 @@ def _here(graph: Graph, options: RunOptions, output: Output) -> int:
     try:
         log_to(graph.data.name)
     except OSError as error:
-        complain(
-            f"no logs can be kept in {GraphHome(graph.data.name).logs}: {error.strerror}; HAMS_HOME names a "
-            "folder that can be written"
-        )
+        complain(f"no logs can be kept: {refused(error)}")
     logging.captureWarnings(True)
     try:
         if output is Output.JSON or not terminal.is_terminal:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hams_operator.local.home import refused
 from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.parent_death_signal import die_with_parent
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run
@@ -115,8 +116,11 @@ def main() -> int:
         graph = load(options.file)
         log_to(graph.data.name)
         asyncio.run(run(graph, options, teller.look, keep_looking=False))
-    except (InvalidGraph, RunFailed, OSError) as error:
+    except (InvalidGraph, RunFailed) as error:
         teller.tell(StartNews(failed=str(error)))
+        return 1
+    except OSError as error:
+        teller.tell(StartNews(failed=refused(error)))
         return 1
     return 0
 

@@ -71,6 +71,18 @@ def home() -> Path:
     return Path(os.environ.get("HAMS_HOME") or Path.home() / ".local" / "state" / "hams").absolute()
 
 
+def refused(error: OSError) -> str:
+    """What the machine refused, in one line for the user: which path, and for folders of runs what to do."""
+    said = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return said
+    path = Path(os.fsdecode(error.filename))
+    if not path.is_relative_to(home()):
+        return f"{path}: {said}"
+    expected = f"expected {home()} to be a folder, or a name for one, that this user can write"
+    return f"{path}: {said}; {expected}; HAMS_HOME names another"
+
+
 class GraphHome:
     """The folder of one graph."""
 

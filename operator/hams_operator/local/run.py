@@ -19,7 +19,7 @@ import msgspec
 from hams_operator.limits import log_bytes_max, status_interval_s
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
-from hams_operator.local.home import GraphHome, RunsAlready
+from hams_operator.local.home import GraphHome, RunsAlready, refused
 from hams_operator.local.observe import GraphStatus, awaited, said
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
@@ -95,7 +95,7 @@ async def run(
     except (CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, TimeoutError) as error:
         raise RunFailed(str(error) or "a process did not start in time") from None
     except OSError as error:
-        raise RunFailed(f"{error.filename or 'the system'}: {error.strerror or error}") from None
+        raise RunFailed(refused(error)) from None
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)

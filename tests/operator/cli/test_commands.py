@@ -104,7 +104,7 @@ def test_init_writes_a_graph_that_is_valid_and_overwrites_nothing(hams, tmp_path
         (("up", "BINARY"), 1, "1 problem; nothing was started"),
         (("up", "FOLDER"), 1, "1 problem; nothing was started"),
         (("up", "FINE", "--history", "FINE"), 1, "--history: history folder "),
-        (("init", "FINE"), 1, "cannot write to "),
+        (("init", "FINE"), 1, "; expected a folder, or a name for one, that this user can write"),
         (("load", "FINE"), 1, 'no graph "fine" runs here; start one with: hams up FILE'),
         (
             ("load", "FINE", *NOWHERE, "--data", "missing.npz"),
@@ -167,7 +167,11 @@ def test_errors_are_one_clear_line(hams, tmp_path, arguments, code, message):
 def test_a_home_that_is_no_folder_is_named(hams, arguments):
     hams.home.touch()
     done = hams(*arguments)
-    assert (done.returncode, done.stderr) == (1, f"hams: {hams.home}: Not a directory\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"hams: {hams.home}: Not a directory; expected {hams.home} to be a folder, or a name for one, that this "
+        "user can write; HAMS_HOME names another\n",
+    )
 
 
 @pytest.mark.parametrize("detach", [(), ("--detach",)])
@@ -339,3 +343,16 @@ def test_a_shell_is_offered_the_graphs_that_run_and_their_operators(hams, monkey
     assert main._operators("") == ["frontend", "manager", "double", "count"]
     mine.clear()
     mine.release()
+
+
+@pytest.mark.parametrize("options", [(), ("--detach",), ("--no-check",)])
+def test_a_start_in_a_home_that_is_no_folder_says_what_to_do(hams, options):
+    hams.home.touch()
+    done = hams("up", hams.graph("fine"), *options)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        f": Not a directory; expected {hams.home} to be a folder, or a name for one, that this user can write; "
+        "HAMS_HOME names another"
+    )
+    assert "Errno" not in done.stderr
+    assert "Traceback" not in done.stderr
