@@ -421,7 +421,8 @@ def _raise_and_undo(
                 f"it{named}"
             )
             return
-    report.ok(f"a batch that raises leaves nothing behind ({tried} of {counting.lines} lines tried)")
+    lines = f"{counting.lines} line{'' if counting.lines == 1 else 's'}"
+    report.ok(f"a batch that raises leaves nothing behind ({tried} of {lines} tried)")
 
 
 def _open() -> None:

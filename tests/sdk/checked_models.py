@@ -303,3 +303,10 @@ class Talks(Good):
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
         print("a line of the model")
         return super().run(batch, update)
+
+
+class OneLine(Good):
+    """`run` is one line."""
+
+    def run(self, batch: hams_sdk.Batch) -> Any:  # type: ignore[override]
+        return {"y": batch["x"]}

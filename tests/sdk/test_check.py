@@ -176,6 +176,11 @@ def test_a_process_that_the_model_forks_and_ends_is_no_fault(run: Run) -> None:
     assert (status, report.count("the model fits")) == (0, 1)
 
 
+def test_one_line_is_one_line(run: Run) -> None:
+    _, report = run("OneLine")
+    assert "(1 of 1 line tried)" in report
+
+
 def test_what_a_model_prints_is_no_part_of_the_report(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
