@@ -91,4 +91,7 @@ def test_a_stateful_model_that_declares_no_state_is_not_started(graph, capsys):
 def test_what_a_made_up_row_cannot_prove_is_a_warning(graph, capsys):
     file = graph("Picky")
     check_models(load(file), file)
-    assert "no such row; with made-up data this may be no fault of the model" in capsys.readouterr().err
+    report = capsys.readouterr().err
+    assert "no such row (own.py:" in report
+    assert "); with made-up data this may be no fault of the model" in report
+    assert f'own:Picky as operator "op" of {file}\n' in report
