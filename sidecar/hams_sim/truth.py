@@ -113,7 +113,8 @@ class Truth:
             world.losses.declared(old, node)
 
     def _check_replicas(self, before: Topology, after: Topology, node: Node) -> None:
-        """Who is revoked counts as lost: no commit may revoke the last replica of a state (section 6)."""
+        """Who is revoked counts as lost: no commit may revoke the last replica of a state (section 6). A lost
+        state loses nothing with holders that are dead."""
         fresh = set(after.revoked) - set(before.revoked)
         if not fresh:
             return
@@ -123,9 +124,10 @@ class Truth:
             if member.kept is not None and member.instance not in after.revoked
         }
         for item in after.sets:
-            if not fresh.isdisjoint(item.holders) and all(
-                name in after.revoked and name not in kept for name in item.holders
-            ):
+            had = fresh.intersection(item.holders)
+            if before.find(item.name).lost and not any(self._world.nodes[name].alive for name in had):
+                continue
+            if had and all(name in after.revoked and name not in kept for name in item.holders):
                 raise Broken(
                     "I1",
                     f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync "

@@ -86,6 +86,7 @@ KILLERS: dict[str, Callable[[], None]] = {
         outbox.made()
     ),
     "revoked-goes-on": machine.test_a_revoked_instance_stops_and_its_state_is_kept,
+    "restart-takes-keeper": recovery.test_a_state_that_begins_again_takes_no_keeper_of_another_lost_state_with_it_that_may_wake_up,
     "silent-asked-to-go-back": recovery.test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and_its_state_begins_again,
     "holds-what-others-wait-for": stateless.test_what_comes_before_a_request_that_a_leaving_owner_has_begun_does_not_wait_for_its_successor,
     "rollback-drops-keeper": keeper.test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end,

@@ -530,6 +530,20 @@ def test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and
     assert proposed(rig.all).find("q").primary == "q-9"
 
 
+def test_a_state_that_begins_again_takes_no_keeper_of_another_lost_state_with_it_that_may_wake_up():
+    """Seed 6019703: the members of a set that begins again are revoked, and one of them kept another state."""
+    data = Graph(graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True)).data)
+    rig = Rig(ManagerMachine(data, "m-1", False))
+    rig.members(m_1="manager", F_1="F", q_9="q", p_9="p")
+    kept = replace(rset("p", "p-1"), lost=True, keepers=("q-1",))
+    decided = replace(rset("q", "q-1"), lost=True, may_restart=True)
+    rig.learn(topo(1, kept, decided, rset("F/0", "F-1"), revoked=("p-1",)))
+    rig.after(1.0)
+    assert not any("q-1" in item.topology.revoked for item in of(rig.all, Propose)), "it may only hang"
+    effects = rig.step(PeerDown("q-1", refused=True))
+    assert proposed([*effects, *rig.after(1.0)]).find("q").primary == "q-9"
+
+
 def asked_logs(rig):
     """The newest question to the shard's owner, after who might have woken up has been waited for."""
     rig.step(PeerDown("q-1", refused=True))

@@ -140,7 +140,7 @@ class Losses:
                 continue
             untouched = not item.may_restart and self._is_untouched(item)
             decided = item.may_restart or untouched or (restarts and not self._may_any_wake_up(item))
-            if not decided:
+            if not decided or self._takes_the_last_of_others(item, topology):
                 continue
             of = item.name if item.name in self._m.graph.operators else FRONTEND
             free = [
@@ -160,6 +160,18 @@ class Losses:
                 topology = assign.revoke(topology, item.members)
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology, notes
+
+    def _takes_the_last_of_others(self, item: ReplicaSet, topology: Topology) -> bool:
+        """Whether its members, which are revoked when it begins again, are all that is left of another state,
+        and may come back with that: they may keep it."""
+        gone = {*item.members, *topology.revoked}
+        return any(
+            other.name != item.name
+            and not set(item.members).isdisjoint(other.holders)
+            and gone.issuperset(other.holders)
+            and (not other.lost or self._may_any_wake_up(other))
+            for other in topology.sets
+        )
 
     def learn(self) -> None:
         """The manager has learnt another topology: since when it knows of which losses."""

@@ -182,6 +182,7 @@ NOT_CAUGHT: dict[str, str] = {
     "lost-probe-counts": RARE,
     "oldest-not-asked-for": RARE,
     "replaced-is-dead": RARE,
+    "restart-takes-keeper": RARE,
     "rollback-drops-keeper": RARE,
     "silent-asked-to-go-back": RARE,
 }

@@ -233,6 +233,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "restart-takes-keeper": Mutant(
+        "a state that begins again takes the last keeper of another lost one with it, which may only hang",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses.restart",
+                "if not decided or self._takes_the_last_of_others(item, topology):",
+                "if not decided:",
+            ),
+        ),
+    ),
     "silent-asked-to-go-back": Mutant(
         "a primary that must go back is asked what it retains even after it has fallen silent",
         "7.3",
