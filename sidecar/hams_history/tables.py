@@ -466,7 +466,10 @@ class Tables:
         missing = [
             number
             for number in range(first, last + 1)
-            if number - 1 not in table.restarts and self._said_later(table, number) is None
+            if number - 1 not in table.restarts
+            and self._said_later(table, number) is None
+            # Its primary died before it wrote anything, and what it had is said to be lost.
+            and not (number < epoch and number in table.restarts)
         ]
         if missing:
             which = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"

@@ -72,6 +72,16 @@ LOGGED = [log(f"0/{number}") for number in range(3)]
 THREE = [unit(f"p 1/{number + 1}", f"0/{number}", f"0/{number}", f"v{number}") for number in range(3)]
 
 
+def test_a_primary_of_a_lost_epoch_may_have_died_before_it_wrote_anything() -> None:
+    """Its successor was killed before it heard of its role: nobody wrote that epoch 2 had begun."""
+    again = unit("p 3/1", "0/3", "0/3", "w")
+    lines = [second(ONE), *LOGGED, *THREE, log("0/3"), restarted("p", 2, 0), again]
+    assert not [item.message for item in check(lines).problems]
+    ran = unit("p 2/4", "0/3", "0/3", "w", version=4)
+    report = check([second(ONE), *LOGGED, *THREE, log("0/3"), ran, restarted("p", 2, 0)])
+    assert "epoch 2 without a failover line" in "\n".join(item.message for item in report.problems)
+
+
 def test_what_is_called_lost_and_found_again_is_excused_from_nothing() -> None:
     lines = [*LOGGED, *THREE, durable("p 1/3"), gone("p", 1), failover("p", 2, 2)]
     assert "I1" in broken(second(ONE), *lines)

@@ -184,9 +184,13 @@ async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read:
         (4, 'output "y" of request 0/1: row 0 is not finite (NaN or infinity)'),
         (5, "route of request 0/1: no successor 'nowhere'; successors are \"reply\""),
         (6, 'expected outputs "y", got "z"'),
-        (10, "ValueError: assignment destination is read-only"),
+        (
+            10,
+            "ValueError: assignment destination is read-only; the arrays of a batch are read-only: write into "
+            "a copy, as of `batch[name].copy()`",
+        ),
         (13, "the update stage was entered twice in one run"),
-        (17, "run returned a NoneType, expected a dict of outputs or hams_sdk.Outputs"),
+        (17, "run returned None, expected a dict of outputs or hams_sdk.Outputs"),
     ],
 )
 async def test_what_a_model_does_wrong_is_named_and_can_be_undone(
