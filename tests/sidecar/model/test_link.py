@@ -528,7 +528,9 @@ async def test_a_model_with_wrong_outputs_is_dead_before_its_first_request(hosts
     host = await hosts(stateful=False, outputs=other, warm_up="{}")
     host.start("Echo")
     reason = (await host.next(ModelDied)).reason
-    assert reason == 'initialize failed: warm-up, before any request: expected outputs "z", got "y"'
+    assert reason.startswith(
+        'initialize failed: warm-up, before any request: expected outputs "z", got "y" (models.py:'
+    )
     host = await hosts(stateful=False, outputs=other, warm_up="")
     await host.ready("Echo")
 
