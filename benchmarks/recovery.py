@@ -184,6 +184,7 @@ async def _loop(
         "slowest_median_ms": _ms(percentile(slowest, 0.5)),
         "slowest_max_ms": _ms(max(slowest, default=0.0)),
         "gaps_ms": [_ms(gap) for gap in gaps],
+        "slowests_ms": [_ms(slow) for slow in slowest],
         "kills_at": kills_at,
     }
     for step in ("detect", "decide", "promote", "resend"):

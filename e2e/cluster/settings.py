@@ -86,9 +86,9 @@ registryPullQPS: 0
 eventRecordQPS: 0
 serializeImagePulls: false
 maxPods: 60
-# a container that crashes again is back after 1 s instead of 10, 20, 40 ... 300 s
+# how long a container that crashes again may be made to wait: 10, 20, 40 ... s as anywhere, or 1 s at most
 featureGates: {{KubeletCrashLoopBackOffMax: true}}
-crashLoopBackOff: {{maxContainerRestartPeriod: 1s}}
+crashLoopBackOff: {{maxContainerRestartPeriod: {restart_s}s}}
 """
 
 KUBE_PROXY = """\
@@ -197,6 +197,7 @@ def write_node(folders: Folders, authority: Authority, number: int) -> None:
             conf=conf,
             status_s=10 if kubernetes_timers() else 2,
             lease_s=40 if kubernetes_timers() else 8,
+            restart_s=300 if kubernetes_timers() else 1,
         )
     )
     (conf / "kube-proxy.yaml").write_text(KUBE_PROXY.format(name=name, state=folders.state))
