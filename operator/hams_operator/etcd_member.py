@@ -6,23 +6,28 @@ removed and added again, as another one at the same address, which takes everyth
 needs a majority of them, which is waited for: a cluster that has lost its majority is for a person to restore
 (docs/etcd.md).
 
+A cluster begins once every other member has said that it has no data either: each listens for that at its own
+peer address until it knows. Silence says nothing, for the silent one may have the data.
+
 etcd takes what it is told from flags or from a file. Its image has no shell, so the flags are given to this
 program, which writes the file.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
 import ssl
 import sys
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.parse import urlsplit
 
 from hams_operator import limits
 from hams_wire.coordination import etcd_pb2 as pb
@@ -33,6 +38,9 @@ from hams_wire.errors import CoordinationError
 etcd_member_ask_s = 2.0
 """A member of etcd that has not said within this time who the others are is taken to be away."""
 
+
+NO_MEMBERS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
+"""etcd answers such a question with the members that it knows, itself among them."""
 
 log = logging.getLogger("hams.etcd")
 
@@ -91,15 +99,12 @@ def file_of(settings: Mapping[str, Any]) -> str:
     return json.dumps(resolved, indent=1) + "\n"
 
 
-def has_run(told: Sequence[ReportedMember] | None, peer_url: str) -> bool:
-    """Whether the member at this address has been part of a cluster, by what another member tells; None:
-    nobody tells anything.
+def has_run(told: Sequence[ReportedMember], peer_url: str) -> bool:
+    """Whether the member at this address has been part of a cluster, by what a member of it tells.
 
     A cluster that begins knows the names of all its members at once, and no addresses for clients of those
     that have not come up. Who is missing altogether was about to be added again when it was stopped.
     """
-    if told is None:
-        return False
     mine = next((seen for seen in told if peer_url in seen.peers), None)
     return mine is None or bool(mine.clients) or not mine.name
 
@@ -111,23 +116,54 @@ def others_of(settings: Mapping[str, Any]) -> list[str]:
     return [url for url in urls if url != mine]
 
 
-async def told_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, ...] | None:
-    """What the first other member that answers knows of all; it needs no majority for that. None: none
-    answers."""
-    context = _peer_tls(settings)
-    for url in others_of(settings):
-        try:
-            members = await asyncio.to_thread(_members, url, context)
-        except (URLError, OSError, ValueError) as error:
-            log.info("%s does not say who its members are: %s", url, error)
-            continue
-        return tuple(
-            ReportedMember(
-                tuple(item.get("peerURLs") or ()), item.get("name", ""), tuple(item.get("clientURLs") or ())
-            )
-            for item in members
-        )
-    return None
+async def told_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, ...]:
+    """What the first other member that runs knows of all; it needs no majority for that. Empty: every other
+    one has no data. Returns when that is known, however long that takes."""
+    others, context = others_of(settings), _peer_tls(settings)
+    silent: list[str] = []
+    while True:
+        before, silent = silent, []
+        for url in others:
+            try:
+                members = await asyncio.to_thread(_members, url, context)
+            except (OSError, HTTPException, ValueError) as error:
+                silent.append(url)
+                if url not in before:
+                    log.info("%s does not say whether it has data, and is waited for: %s", url, error)
+                continue
+            if members:
+                return tuple(
+                    ReportedMember(
+                        tuple(item.get("peerURLs") or ()),
+                        item.get("name", ""),
+                        tuple(item.get("clientURLs") or ()),
+                    )
+                    for item in members
+                )
+        if not silent:
+            return ()
+        await asyncio.sleep(limits.etcd_look_s)
+
+
+@contextlib.asynccontextmanager
+async def saying_no_data(settings: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Whoever asks this member's peer address for members is told that it knows none. Raises OSError where
+    somebody else listens there."""
+    url = urlsplit(str(settings["listen-peer-urls"]))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            async with asyncio.timeout(etcd_member_ask_s):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(NO_MEMBERS)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, url.hostname, url.port, ssl=_peer_server_tls(settings))
+    async with server:
+        yield
 
 
 def _members(url: str, context: ssl.SSLContext | None) -> list[dict[str, Any]]:
@@ -143,6 +179,15 @@ def _peer_tls(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(cafile=settings["peer-trusted-ca-file"])
     context.load_cert_chain(settings["peer-cert-file"], settings["peer-key-file"])
+    return context
+
+
+def _peer_server_tls(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
+    if "peer-cert-file" not in settings:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=settings["peer-trusted-ca-file"])
+    context.load_cert_chain(settings["peer-cert-file"], settings["peer-key-file"])
+    context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
@@ -168,7 +213,9 @@ async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settin
     if any((data / "wal").glob("*.wal")):
         return settings
     peer_url, name = str(settings["initial-advertise-peer-urls"]), str(settings["name"])
-    if not has_run(await told_by_others(settings), peer_url):
+    async with saying_no_data(settings):
+        told = await told_by_others(settings)
+    if not told or not has_run(told, peer_url):
         return settings
     if (
         data.is_dir()
@@ -203,7 +250,11 @@ def main(words: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     folder = asked.tls
     tls = None if folder is None else Tls(folder / "ca.crt", folder / "client.crt", folder / "client.key")
-    settings = asyncio.run(prepare(settings_of(asked.flags), asked.endpoints, tls))
+    try:
+        settings = asyncio.run(prepare(settings_of(asked.flags), asked.endpoints, tls))
+    except OSError as error:
+        log.error("expected to listen at the peer address until it is known who has data: %s", error)
+        return 1
     asked.config.write_text(file_of(settings))
     return 0
 

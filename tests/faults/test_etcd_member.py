@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.etcd_member import ReportedMember, file_of, has_run, others_of, prepare, settings_of
+from hams_operator.etcd_member import (
+    ReportedMember,
+    Settings,
+    file_of,
+    has_run,
+    others_of,
+    prepare,
+    settings_of,
+)
+from hams_operator.limits import etcd_look_s
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd, find_etcd
 from hams_wire.coordination.etcd import EtcdCoordination
 
@@ -80,20 +89,22 @@ async def test_a_member_without_its_data_comes_back_by_itself_while_others_write
 
 
 async def test_a_cluster_that_begins_is_no_cluster_that_was(tmp_path: Path) -> None:
-    """All members come up at once, without data: none of them asks another one to let it in."""
+    """All members come up without data: none of them asks another one to let it in, and none begins before
+    it has heard of each."""
     etcd = await LocalEtcd.start(tmp_path / "etcd", members=3)
     try:
         all_flags = [flags_of(member) for member in etcd.members]
         for member in etcd.members:
             await member.kill()
             shutil.rmtree(member.data)
-        for number, (member, flags) in enumerate(zip(etcd.members, all_flags, strict=True)):
-            settings = await asyncio.wait_for(prepare(settings_of(flags), etcd.endpoints, None), WAIT_S)
+        deciding = [
+            asyncio.create_task(prepare(settings_of(flags), etcd.endpoints, None)) for flags in all_flags[:2]
+        ]
+        _, undecided = await asyncio.wait(deciding, timeout=3 * etcd_look_s)
+        assert len(undecided) == 2, "the third may have data"
+        deciding.append(asyncio.create_task(prepare(settings_of(all_flags[2]), etcd.endpoints, None)))
+        for settings in await begun(etcd, deciding, tmp_path):
             assert settings["initial-cluster-state"] == "new"
-            file = tmp_path / f"{number}.json"
-            file.write_text(file_of(settings))
-            start_from(member, file)
-            await member.start()
         await asyncio.gather(*(member.wait_ready(WAIT_S) for member in etcd.members))
     finally:
         await asyncio.gather(*(member.kill() for member in etcd.members))
@@ -102,7 +113,6 @@ async def test_a_cluster_that_begins_is_no_cluster_that_was(tmp_path: Path) -> N
 def test_what_the_others_tell() -> None:
     mine = "https://b:2380"
     other = ReportedMember(("https://a:2380",), "a", ("https://a:2379",))
-    assert not has_run(None, mine), "nobody is there yet"
     assert not has_run((other, ReportedMember((mine,), "b", ())), mine), "they begin, too"
     assert has_run((other, ReportedMember((mine,), "b", ("https://b:2379",))), mine)
     assert has_run((other, ReportedMember((mine,), "", ())), mine), "it was added, and has not started"
@@ -160,12 +170,15 @@ async def test_a_restored_member_is_joined_by_the_empty_others(tmp_path: Path) -
             f"--initial-cluster={alone['name']}={url}",
             f"--initial-advertise-peer-urls={url}",
         )
-        for number, (member, flags) in enumerate(zip(etcd.members, all_flags, strict=True)):
-            settings = await asyncio.wait_for(prepare(settings_of(flags), etcd.endpoints, None), WAIT_S)
-            file = tmp_path / f"{number}.json"
-            file.write_text(file_of(settings))
-            start_from(member, file)
-            await member.start()
+        joining = [
+            asyncio.create_task(prepare(settings_of(flags), etcd.endpoints, None)) for flags in all_flags[1:]
+        ]
+        _, undecided = await asyncio.wait(joining, timeout=3 * etcd_look_s)
+        assert len(undecided) == 2, "the first is away for a moment, and has the data"
+        await begin(first, settings_of(all_flags[0]), tmp_path)
+        await first.wait_ready(WAIT_S)
+        await begun(etcd, joining, tmp_path)
+        for member in etcd.members:
             await member.wait_ready(WAIT_S)
         await first.kill()
         left = EtcdCoordination(etcd.members[2].endpoint)
@@ -176,6 +189,25 @@ async def test_a_restored_member_is_joined_by_the_empty_others(tmp_path: Path) -
         assert entry.value == b"kept"
     finally:
         await asyncio.gather(*(member.kill() for member in etcd.members))
+
+
+async def begun(etcd: LocalEtcd, decisions: list[asyncio.Task[Settings]], folder: Path) -> list[Settings]:
+    """Start each member as soon as it has been decided how."""
+    by_name = {f"m{member.index}": member for member in etcd.members}
+    decided = []
+    for decision in asyncio.as_completed(decisions, timeout=WAIT_S):
+        settings = await decision
+        await begin(by_name[settings["name"]], settings, folder)
+        decided.append(settings)
+    return decided
+
+
+async def begin(member: EtcdProcess, settings: Settings, folder: Path) -> None:
+    """Start it as a pod's container does."""
+    file = folder / f"{settings['name']}.json"
+    file.write_text(file_of(settings))
+    start_from(member, file)
+    await member.start()
 
 
 async def run(*words: object) -> None:
