@@ -33,6 +33,9 @@ class Mode(enum.StrEnum):
     """Replication mode of a graph (protocol.md, section 9)."""
 
     NON_STOP = "NonStop"
+    BUFFERED_OUTPUTS = "BufferedOutputs"
+    STOP_AND_COPY = "StopAndCopy"
+    REMUS = "Remus"
     NONE = "None"
 
 

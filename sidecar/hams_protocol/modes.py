@@ -9,12 +9,19 @@ from hams_protocol.graph import Mode
 
 @frozen
 class ModePolicy:
-    """What a mode does: ship states and logs to replicas, retain tokens for a new owner, hold replies until
-    they are durable."""
+    """What a mode does.
+
+    `replicates`: states and logs are shipped to replicas. `retains`: tokens are kept for a new owner.
+    `waits_for_durable`: replies are held until what they depend on is durable. `holds_outputs`: so are all
+    outputs of a state, which leave once its version is durable. `stops_to_copy`: no batch begins before the
+    state of the one before is captured.
+    """
 
     replicates: bool
     retains: bool
     waits_for_durable: bool
+    holds_outputs: bool = False
+    stops_to_copy: bool = False
 
     @staticmethod
     def of(mode: Mode) -> "ModePolicy":
@@ -24,5 +31,12 @@ class ModePolicy:
 
 _POLICIES = {
     Mode.NON_STOP: ModePolicy(replicates=True, retains=True, waits_for_durable=True),
+    Mode.BUFFERED_OUTPUTS: ModePolicy(
+        replicates=True, retains=True, waits_for_durable=True, holds_outputs=True
+    ),
+    Mode.STOP_AND_COPY: ModePolicy(replicates=True, retains=True, waits_for_durable=True, stops_to_copy=True),
+    Mode.REMUS: ModePolicy(
+        replicates=True, retains=True, waits_for_durable=True, holds_outputs=True, stops_to_copy=True
+    ),
     Mode.NONE: ModePolicy(replicates=False, retains=False, waits_for_durable=False),
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hams_protocol.graph import Mode
 from hams_sim.faults import KINDS as KINDS_FIRST
 from hams_sim.faults import KINDS_MIXED, MIXED
 from hams_sim.mutants.catalogue import MUTANTS
@@ -21,6 +22,9 @@ from hams_sim.simulate import PLAIN
 
 KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in (*KINDS_FIRST, *KINDS_MIXED)))
 """Kinds of faults that can be asked for alone. What a scene does beyond them needs the scene's details."""
+
+MODES: tuple[str, ...] = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
+"""What `--mode` knows: modes without copies are drawn beside the others (`variety`)."""
 
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((*SCENES, *KINDS, MIXED, PLAIN)))
 """What `--fault` knows. A word that is both a scene and a kind means the scene."""
@@ -82,6 +86,13 @@ def _add_histories(parser: _Parser) -> None:
     )
     parser.add_argument(
         "--fault", type=_fault, default=MIXED, metavar="WORD", help=about + "all kinds are mixed otherwise"
+    )
+    parser.add_argument(
+        "--mode",
+        type=_mode,
+        default="",
+        metavar="MODE",
+        help=f"a mode of replication ({', '.join(MODES)}) instead of NonStop",
     )
     parser.add_argument(
         "--drop",
@@ -172,11 +183,16 @@ def _named(what: str, names: Iterable[str], also: str) -> Callable[[str], str]:
 
 
 _shape = _named("one of ", SHAPES, ", ".join(SHAPES))
+_known_mode = _named("one of ", MODES, ", ".join(MODES))
 _known_mutant = _named("a mutant of docs/mutants.md", MUTANTS, "")
 
 
 def _mutant(text: str) -> str:
     return _known_mutant(text) if text else ""
+
+
+def _mode(text: str) -> str:
+    return _known_mode(text) if text else ""
 
 
 def _near(text: str, known: Iterable[str]) -> str:

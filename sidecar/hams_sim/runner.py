@@ -47,6 +47,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
             frozenset(int(item) for item in drops["fault"]),
             frozenset(int(item) for item in drops["call"]),
             drops["op"],
+            options.mode,
         )
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 from hams_history.checker import check
 from hams_history.lines import FaultLine, HealLine
-from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
+from hams_protocol.graph import FRONTEND, Graph, Join, Mode, WhenUnprotected
 from hams_protocol.limits import copy_again_after_s
 from hams_sim import limits
 from hams_sim.checks import (
@@ -61,7 +61,7 @@ NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.
 @dataclass(frozen=True)
 class Spec:
     """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one
-    kind or a row of faults.md."""
+    kind or a row of faults.md; `mode`, if it is given, for a mode of replication."""
 
     seed: int
     shape: str
@@ -69,6 +69,7 @@ class Spec:
     drop_faults: frozenset[int] = frozenset()
     drop_calls: frozenset[int] = frozenset()
     drop_ops: frozenset[str] = frozenset()
+    mode: str = ""
 
     def command(self) -> str:
         """Replays it."""
@@ -78,6 +79,7 @@ class Spec:
         drops += [f"call:{number}" for number in sorted(self.drop_calls)] + [
             f"op:{name}" for name in sorted(self.drop_ops)
         ]
+        text += f" --mode {self.mode}" if self.mode else ""
         return text + (f" --drop {','.join(drops)}" if drops else "")
 
 
@@ -147,6 +149,8 @@ def make_plan(spec: Spec) -> Plan:
     else:
         plan.faults = draw(rng, rng.randint(2, 5), span_s, list(graph.operators), spec.fault)
     plan.wait_first = rng.random() < 0.9
+    if spec.mode and plan.graph.data.mode is not Mode.NONE:
+        plan.graph = Graph(replace(plan.graph.data, mode=Mode(spec.mode)))
     return plan
 
 

@@ -16,7 +16,8 @@ def spec_from(text: str) -> tuple[Spec, str]:
     """A history's name, and the mutant to switch on ("" for none)."""
     raw = json.loads(text)
     drops = [frozenset(raw.get(name, ())) for name in ("drop_faults", "drop_calls", "drop_ops")]
-    return Spec(raw["seed"], raw["shape"], raw.get("fault", ""), *drops), raw.get("mutant", "")
+    spec = Spec(raw["seed"], raw["shape"], raw.get("fault", ""), *drops, mode=raw.get("mode", ""))
+    return spec, raw.get("mutant", "")
 
 
 def spec_to(spec: Spec, mutant: str) -> str:
@@ -29,6 +30,7 @@ def spec_to(spec: Spec, mutant: str) -> str:
             "drop_faults": sorted(spec.drop_faults),
             "drop_calls": sorted(spec.drop_calls),
             "drop_ops": sorted(spec.drop_ops),
+            "mode": spec.mode,
             "mutant": mutant,
         }
     )

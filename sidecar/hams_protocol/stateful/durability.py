@@ -7,6 +7,7 @@ in sync, and follows the records from then on only (ADR 0016); a set is shrunk b
 compare-and-swap alone, and a member counts until the topology without it is known.
 """
 
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from hams_protocol.messages import (
     RecordAck,
     StateCopy,
     StateRecord,
+    Token,
 )
 from hams_protocol.stateful.choice import KeeperChoice
 from hams_protocol.stateful.fences import others
@@ -46,6 +48,10 @@ from hams_protocol.versions import Version
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
+
+
+Outputs = tuple[tuple[str, Token], ...]
+"""What a unit has made, each with its target."""
 
 
 class Durability(Timed):
@@ -74,6 +80,7 @@ class Durability(Timed):
         self._askers: dict[InstanceId, float] = {}
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
+        self._held_outputs: deque[tuple[int, Outputs]] = deque()
 
     @property
     def _seq(self) -> int:
@@ -222,6 +229,25 @@ class Durability(Timed):
         self._followers.down(peer, refused, self._ctx.now)
         self.drop_gone()
 
+    # -- outputs ---------------------------------------------------------------------------------------------
+
+    def release(self, version: int, outputs: Outputs) -> None:
+        """What a batch of this version has made leaves at once, or once that is durable."""
+        if self._m.mode.holds_outputs:
+            self._held_outputs.append((version, outputs))
+            return
+        for target, token in outputs:
+            self._m.outbox.put(target, token)
+
+    def _release_durable(self) -> None:
+        """Held outputs leave without the dependencies that are durable by now: nothing downstream can be
+        undone by what happens here. Those of an epoch that ends go with it; records bring what is left of
+        them."""
+        m, held = self._m, self._held_outputs
+        while held and held[0][0] <= self.durable:
+            for target, token in held.popleft()[1]:
+                m.outbox.put(target, m.knowledge.bare(token))
+
     # -- the watermark ---------------------------------------------------------------------------------------
 
     def advance(self) -> None:
@@ -244,6 +270,7 @@ class Durability(Timed):
         name = m.operator.name
         notice = Durable((m.own_dep(self._epoch, target),))
         m.knowledge.announce(notice)
+        self._release_durable()
         m.store.trim(target)
         self._ctx.emit(NoteDurable(name, m.knowledge.topology.generation, self._epoch, target))
         for peer in self._to_tell():

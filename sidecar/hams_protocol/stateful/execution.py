@@ -71,8 +71,7 @@ class Execution:
             self._ctx.emit(note)
             consumed.append(item)
         for item in consumed:
-            for target, token in item.outputs:
-                m.outbox.put(target, token)
+            self._durability.release(version, item.outputs)
         self._new_version(tuple(consumed), after, updated)
 
     def record_forward(self, unit: Unit, forward: Forward) -> None:
@@ -85,8 +84,7 @@ class Execution:
         route = m.operator.successors if forward.kind is Kind.ERROR else ()
         note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
         self._ctx.emit(note)
-        for target, token in item.outputs:
-            m.outbox.put(target, token)
+        self._durability.release(version, item.outputs)
         self._new_version((item,), after, False)
 
     def _consume(

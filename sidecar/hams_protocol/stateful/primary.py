@@ -249,6 +249,8 @@ class Primary(Role):
         m.attempts.turn(m.queue, self._may_run_alone)
         if m.attempts.holds or (m.mode.replicates and self.undurable > m.operator.window):
             return
+        if m.mode.stops_to_copy and m.captures_open:
+            return
         while not (self._running or m.attempts.holds):
             units = m.queue.take(self._ctx.now)
             if not units:
