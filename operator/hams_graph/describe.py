@@ -118,6 +118,8 @@ def _notes(graph: Graph) -> list[str]:
     used: set[str] = set()
     if data.mode is Mode.NONE:
         notes.append("mode None protects nothing: what a failed instance held is lost")
+    elif data.mode is not Mode.NON_STOP:
+        notes.append(f"mode {data.mode.value} is a baseline for measurements: no user wants it")
     if data.frontend.replicas == 1:
         notes.append(
             "one frontend: accepted requests and kept replies are lost with it; Redundant stays False"

@@ -146,7 +146,7 @@ _SLIPS = {
     "bytes": "BYTES",
 }
 
-_LATER = 'is described for measurements but is not there yet; this version runs "NonStop" and "None"'
+_LATER = f"is described for measurements but is not there yet; this version runs {', '.join(Mode)}"
 
 
 class Lanes(enum.StrEnum):
@@ -550,13 +550,11 @@ class GraphSpec:
     mode: Mode = field_of(
         OneOf(
             Mode,
-            remarks={
-                word: f'mode "{word}" {_LATER}'
-                for word in ("Remus", "LineageStash", "BufferedOutputs", "StopAndCopy")
-            },
+            remarks={"LineageStash": f'mode "LineageStash" {_LATER}'},
         ),
         default=Mode.NON_STOP,
-        about="how states are protected; None protects nothing",
+        about="how states are protected; None protects nothing, the others but NonStop are baselines for "
+        "measurements",
     )
     frontend: Frontend = field_of(Part(Frontend), default=Frontend(), about="the inference endpoint")
     managers: Managers = field_of(

@@ -23,6 +23,7 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import FEEDBACK, Operator
 from hams_protocol.ids import UnitId
+from hams_protocol.modes import ModePolicy
 from hams_sim.errors import Broken
 from hams_sim.payload import SimPayload, SimState
 
@@ -156,6 +157,8 @@ class SimModel:
 
     def start_batch(self, batch: int, units: tuple[BatchUnit, ...], enter: bool = False) -> None:
         """The compute stage begins, or will."""
+        if self._capturing and ModePolicy.of(self.world.graph.data.mode).stops_to_copy:
+            raise Broken("core", f"{self.node.id} starts batch {batch} while a capture runs")
         for unit in units:
             for source, payload in unit.inputs:
                 if payload is not None and payload.defect:

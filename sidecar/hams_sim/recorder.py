@@ -8,6 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from hams_history.lines import Line
+from hams_protocol.deps import Dep
 from hams_protocol.effects import (
     NoteApply,
     NoteComplete,
@@ -21,6 +22,7 @@ from hams_protocol.effects import (
 from hams_protocol.graph import shard_name
 from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
 from hams_protocol.messages import Admit, Kind, LogAppend, LogCopy, ReplyEntry, SlotAnswer, Token
+from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
@@ -57,6 +59,8 @@ class Recorder:
         self.fan_values: dict[tuple[str, UnitId], list[ValueId]] = {}
         self.told: set[tuple[InstanceId, ValueId]] = set()
         self.log_records: dict[ValueId, set[tuple[Node, int, int]]] = {}
+        self._holds_outputs = ModePolicy.of(world.graph.data.mode).holds_outputs
+        self._versions: dict[ValueId, Dep] = {}
 
     def exec(self, node: "Node", note: NoteExec) -> None:
         """One executed unit."""
@@ -67,12 +71,23 @@ class Recorder:
             )
         if note.op in self.world.fan_outs and note.out is not None:
             self._fan_out(node, note)
+        if self._holds_outputs:
+            self._check_inputs(node, note)
         if note.out is not None:
             self.made_for[note.out] = note.unit.request
         if note.seq is not None:
             self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
             self.world.truth.check_window(node)
         self.lines.append(line_of(note, node.id))
+
+    def _check_inputs(self, node: "Node", note: NoteExec) -> None:
+        """Where outputs are held, nobody works on what may still be undone (section 9)."""
+        for value in note.inputs:
+            version = self._versions.get(value)
+            if version is not None and not self.world.truth.is_durable(version):
+                raise Broken("I3", f"{node.id} executes {note.unit} on {value} of {version}, not durable yet")
+        if note.out is not None and note.version is not None:
+            self._versions[note.out] = Dep(note.op, note.epoch, note.version)
 
     def _fan_out(self, node: "Node", note: NoteExec) -> None:
         """A fan-out's owner has executed."""

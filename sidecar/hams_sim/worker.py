@@ -15,8 +15,15 @@ from hams_sim.simulate import Outcome, Spec, simulate
 def spec_from(text: str) -> tuple[Spec, str]:
     """A history's name, and the mutant to switch on ("" for none)."""
     raw = json.loads(text)
-    drops = [frozenset(raw.get(name, ())) for name in ("drop_faults", "drop_calls", "drop_ops")]
-    spec = Spec(raw["seed"], raw["shape"], raw.get("fault", ""), *drops, mode=raw.get("mode", ""))
+    spec = Spec(
+        raw["seed"],
+        raw["shape"],
+        raw.get("fault", ""),
+        frozenset(raw.get("drop_faults", ())),
+        frozenset(raw.get("drop_calls", ())),
+        frozenset(raw.get("drop_ops", ())),
+        raw.get("mode", ""),
+    )
     return spec, raw.get("mutant", "")
 
 

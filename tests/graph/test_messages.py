@@ -92,19 +92,21 @@ def problems(result: Json, **more: bool) -> list[str]:
 DNS_LABEL = "expected a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)"
 TENSOR_NAME = "expected a tensor name (letters, digits, _ . -, not starting with . or -)"
 
+MODES = '"NonStop", "BufferedOutputs", "StopAndCopy", "Remus" or "None"'
+
 # What is changed in `chain()`, and the one line its author gets. These lines are user interface: read them as
 # a user would.
 FIELDS = [
     (
         put("mode", "Nonstop"),
-        'spec.mode: expected "NonStop" or "None", found "Nonstop"; did you mean "NonStop"?',
+        f'spec.mode: expected {MODES}, found "Nonstop"; did you mean "NonStop"?',
     ),
     (
-        put("mode", "Remus"),
-        'spec.mode: mode "Remus" is described for measurements but is not there yet; this version runs '
-        '"NonStop" and "None"',
+        put("mode", "LineageStash"),
+        'spec.mode: mode "LineageStash" is described for measurements but is not there yet; this version runs '
+        "NonStop, BufferedOutputs, StopAndCopy, Remus, None",
     ),
-    (put("mode", None), 'spec.mode: expected "NonStop" or "None", found nothing'),
+    (put("mode", None), f"spec.mode: expected {MODES}, found nothing"),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),
     (put("frontend.replicas", 0), "spec.frontend.replicas: must be from 1 to 16, found 0"),
     (put("frontend.replicas", "2"), 'spec.frontend.replicas: expected a whole number, found "2"'),

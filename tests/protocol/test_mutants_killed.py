@@ -11,6 +11,7 @@ import test_joins as joins
 import test_keeper as keeper
 import test_kept as kept
 import test_machine as machine
+import test_modes as modes
 import test_outbox as outbox
 import test_poison as poison
 import test_primary as primary
@@ -57,6 +58,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "hung-is-dead": recovery.test_a_lost_state_does_not_begin_again_at_once_where_who_has_it_may_only_hang,
     "successor-not-asked": handoff.test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well,
     "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
+    "held-outputs-survive-failover": modes.test_what_is_held_goes_with_the_epoch_in_which_it_was_made,
+    "release-before-durable": modes.test_outputs_are_held_until_their_version_is_durable_and_leave_without_dependencies,
+    "runs-while-copied": modes.test_a_model_that_stops_to_be_copied_begins_no_batch_meanwhile,
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,
     "ignore-taint": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
     "joins-keep-orphan": vertex.test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted,

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
+from hams_protocol.graph import Mode
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
@@ -128,6 +129,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "durable-before-rollback": ("keeper-alone",),
     "early-ask-ignored": ("early-ask",),
     "word-of-a-suspect": ("keeper-vouched",),
+    "held-outputs-survive-failover": ("pending-alone", "alone"),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
 
@@ -142,6 +144,13 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
     "unsticky-slots": ("fan-stateless", "diamond-combine"),
 }
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
+
+MODE_FOR: dict[str, Mode] = {
+    "held-outputs-survive-failover": Mode.REMUS,
+    "release-before-durable": Mode.REMUS,
+    "runs-while-copied": Mode.STOP_AND_COPY,
+}
+"""The mode of which a mutant leaves out a rule, if not `NonStop`."""
 
 FIRST_FOR: dict[str, Spec] = {
     "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),
@@ -201,7 +210,8 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
             SCENES[fault].shapes if fault in SCENES else tuple(shape for shape in SHAPES if shape != "random")
         )
         shapes = SHAPES_FOR.get(name, everywhere)
-        yield Spec(seed + number, shapes[(number // len(faults)) % len(shapes)], fault)
+        mode = MODE_FOR[name].value if name in MODE_FOR else ""
+        yield Spec(seed + number, shapes[(number // len(faults)) % len(shapes)], fault, mode=mode)
 
 
 def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, Outcome | None]:

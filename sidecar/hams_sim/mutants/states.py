@@ -270,6 +270,24 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "held-outputs-survive-failover": Mutant(
+        "outputs that were held when an epoch ended leave in the next one",
+        "9",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.__init__",
+                "self._held_outputs: deque[tuple[int, Outputs]] = deque()",
+                'self._held_outputs = vars(machine).setdefault("held", deque())',
+            ),
+            Edit(
+                "stateful.durability",
+                "Durability._release_durable",
+                "m.outbox.put(target, m.knowledge.bare(token))",
+                "m.outbox.put(target, replace(token, deps=()))",
+            ),
+        ),
+    ),
     "keeper-forgets": Mutant(
         "a keeper forgets what it holds when its set's epoch ends, before a fresh primary has it",
         "7.2",
@@ -475,6 +493,30 @@ MUTANTS: dict[str, Mutant] = {
         "records do not bring along what came from fan-outs",
         "4",
         (Edit("stateful.execution", "Execution._consume", "if m.fan_out_sources:", "if False:"),),
+    ),
+    "release-before-durable": Mutant(
+        "outputs that are to be held leave before their version is durable",
+        "9",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.release",
+                "if self._m.mode.holds_outputs:",
+                "if False:",
+            ),
+        ),
+    ),
+    "runs-while-copied": Mutant(
+        "a model that stops to be copied runs its next batch meanwhile",
+        "9",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary._form_batches",
+                "if m.mode.stops_to_copy and m.captures_open:",
+                "if False:",
+            ),
+        ),
     ),
     "set-before-ack-set": Mutant(
         "a joiner is proposed as in sync before the primary counts on its acknowledgements",

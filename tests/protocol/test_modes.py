@@ -1,0 +1,57 @@
+"""Modes of replication (section 9): what a primary does otherwise than in NonStop."""
+
+from kit import R0, R1, P, Rig, graph, of, op, primary_of, rset, topo, value
+
+from hams_protocol.effects import StartBatch
+from hams_protocol.events import ModelDied
+from hams_protocol.graph import FRONTEND, Mode
+from hams_protocol.messages import Deliver, RecordAck
+
+
+def primary(mode: Mode, *in_sync: str) -> Rig:
+    """The primary of q, between two other states."""
+    operators = (
+        op("p", FRONTEND, to=("q",), stateful=True),
+        op("q", "p", to=("r",), stateful=True),
+        op("r", "q", stateful=True),
+    )
+    sets = (rset("p", "p-1"), rset("q", "q-1", *in_sync), rset("r", "r-1"))
+    rig = primary_of(graph(*operators, mode=mode), "q", topo(1, *sets))
+    for member in in_sync:
+        rig.get(member, RecordAck("q", 1, 0, 0))
+    return rig
+
+
+def test_outputs_are_held_until_their_version_is_durable_and_leave_without_dependencies():
+    rig = primary(Mode.BUFFERED_OUTPUTS, "q-2")
+    for request in (R0, R1):
+        rig.token("p-1", value("p", request, f"p:{request.n}"))
+        assert not of(rig.run(), Deliver)
+    sent = of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Deliver)
+    assert [(one.token.request, one.token.deps) for one in sent] == [(R0, ())]
+    sent = of(rig.get("q-2", RecordAck("q", 1, 2, 2)), Deliver)
+    assert [(one.token.request, one.token.deps) for one in sent] == [(R1, ())]
+
+
+def test_what_is_held_goes_with_the_epoch_in_which_it_was_made():
+    rig = primary(Mode.BUFFERED_OUTPUTS)
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.want()
+    assert not of(rig.done(), Deliver), "it was not captured yet"
+    rig.step(ModelDied("killed"))
+    rig.learn(topo(2, rset("p", "p-1"), rset("q", "q-1", epoch=2, ends=((1, 0),)), rset("r", "r-1")))
+    rig.loaded(rig.ready(P("state 0")))
+    rig.token("p-1", value("p", R0, "p:0"))
+    (sent,) = of(rig.run(), Deliver)
+    assert (sent.epoch, sent.token.deps) == (2, ())
+
+
+def test_a_model_that_stops_to_be_copied_begins_no_batch_meanwhile():
+    rig = primary(Mode.STOP_AND_COPY, "q-2")
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.token("p-1", value("p", R1, "p:1"))
+    rig.want()
+    effects = rig.done()
+    assert of(effects, Deliver), "outputs leave at once"
+    assert not of(effects, StartBatch)
+    assert of(rig.capture(effects), StartBatch)
