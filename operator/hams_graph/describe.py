@@ -4,7 +4,8 @@
 from dataclasses import dataclass
 
 from hams_graph.wiring import called
-from hams_protocol.graph import FRONTEND, Graph, Join, Mode, Operator
+from hams_protocol.graph import FRONTEND, Graph, Join, Operator
+from hams_protocol.modes import ModePolicy
 
 # Estimates that `hams validate` shows: resident memory on x86-64, Python 3.11; the first three after 100,000
 # requests (docs/performance.md).
@@ -116,9 +117,10 @@ def _notes(graph: Graph) -> list[str]:
     notes = []
     optional = {item.name for item in data.inputs if item.optional}
     used: set[str] = set()
-    if data.mode is Mode.NONE:
-        notes.append("mode None protects nothing: what a failed instance held is lost")
-    elif data.mode is not Mode.NON_STOP:
+    policy = ModePolicy.of(data.mode)
+    if not policy.replicates:
+        notes.append(f"mode {data.mode.value} protects nothing: what a failed instance held is lost")
+    elif policy.holds_outputs or policy.stops_to_copy:
         notes.append(f"mode {data.mode.value} is a baseline for measurements: no user wants it")
     if data.frontend.replicas == 1:
         notes.append(

@@ -11,8 +11,9 @@ slot an owner that serves it.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from hams_protocol.graph import Graph, Mode, Operator
+from hams_protocol.graph import Graph, Operator
 from hams_protocol.ids import InstanceId
+from hams_protocol.modes import ModePolicy
 from hams_protocol.topology import Topology
 
 READY = "Ready"
@@ -94,7 +95,7 @@ def _unprotected(graph: Graph, topology: Topology, serving: InstancesSeen) -> It
     """What the next failure may cost, and what the graph asks for no copies of."""
     if serving.etcd_away:
         yield Lack(REDUNDANT, "", "EtcdAway", f"nothing can be moved: {serving.etcd_away}")
-    if graph.data.mode is not Mode.NONE:  # that mode wants no copies, so none can be missing
+    if ModePolicy.of(graph.data.mode).replicates:  # else no copies are wanted, and none can be missing
         for op in graph.data.operators:
             if few := too_few_copies(graph, topology, op.name) or _too_few_owners(op, topology, serving):
                 yield Lack(REDUNDANT, op.name, DEGRADED, few)
@@ -160,8 +161,8 @@ def copies_in_sync(whose: str, count: int, wanted: int, noun: str = "backups") -
 def not_asked_for(graph: Graph) -> str:
     """What of a graph has no copy by its own wish; "" if everything has one."""
     data = graph.data
-    if data.mode is Mode.NONE:
-        return "mode None keeps no replicas"
+    if not ModePolicy.of(data.mode).replicates:
+        return f"mode {data.mode.value} keeps no replicas"
     for op in data.operators:
         if op.stateful and op.backups == 0:
             return f"{op.name} asks for no backups"

@@ -21,9 +21,10 @@ from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine, KeptLogs
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
+from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import ClientForward, Kind, Message, Meta, Token
+from hams_protocol.modes import ModePolicy
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
@@ -469,7 +470,8 @@ def why_not_ready(node: Node | None) -> str | None:
     assert isinstance(machine, FrontendMachine), "a frontend's machine"
     if not machine.ready:
         return machine.unserved or "a shard has no owner yet"
-    wanted = machine.graph.data.frontend.replicas - 1 if machine.graph.data.mode is not Mode.NONE else 0
+    data = machine.graph.data
+    wanted = data.frontend.replicas - 1 if ModePolicy.of(data.mode).replicates else 0
     for name in machine.graph.shard_names:
         replica_set = machine.knowledge.set_of(name)
         if node.instance in replica_set.joining:

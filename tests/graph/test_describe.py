@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from hams_graph import describe, load, load_text, not_asked_for
 from hams_operator.cli.begin import TEMPLATE, meaning
 
@@ -58,6 +60,19 @@ def test_what_may_surprise_is_said() -> None:
         '"b" is skipped for requests without y; "optional: true" on its input would run it',
         'tensor "z" of the request is used by no operator',
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "note"),
+    [
+        ("None", "mode None protects nothing: what a failed instance held is lost"),
+        ("Remus", "mode Remus is a baseline for measurements: no user wants it"),
+        ("StopAndCopy", "mode StopAndCopy is a baseline for measurements: no user wants it"),
+        ("BufferedOutputs", "mode BufferedOutputs is a baseline for measurements: no user wants it"),
+    ],
+)
+def test_a_mode_that_no_user_wants_is_said(mode: str, note: str) -> None:
+    assert describe(load_text(TEXT.replace("spec:\n", f"spec:\n  mode: {mode}\n"))).notes[0] == note
 
 
 def test_what_has_no_copy_by_its_own_wish_is_named() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, GraphRef
-from hams_protocol.graph import Graph, GraphData, Mode, Operator
+from hams_protocol.graph import Graph, GraphData, Operator
+from hams_protocol.modes import ModePolicy
 from hams_protocol.topology import Topology
 
 
@@ -94,7 +95,7 @@ def _states(graph: Graph) -> list[str]:
 def kept_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
     """Operators whose states another shape goes on with: those that keep one in both, under the same name. In
     bare-metal mode nobody has a copy."""
-    if Mode.NONE in (old.mode, new.mode):
+    if not (ModePolicy.of(old.mode).replicates and ModePolicy.of(new.mode).replicates):
         return ()
     after = {op.name for op in new.operators if op.stateful}
     return tuple(op.name for op in old.operators if op.stateful and op.name in after)
