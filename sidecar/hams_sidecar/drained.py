@@ -25,7 +25,7 @@ class Drained:
         self._uid = graph_uid
         self._said: set[InstanceId] = set()
 
-    def noted(self, name: str, value: bytes | None) -> None:
+    def on_key_changed(self, name: str, value: bytes | None) -> None:
         """A key of this graph, as it is or as it has become."""
         if name.startswith(records.DRAINED) and value is not None:
             self._said.add(name.removeprefix(records.DRAINED))

@@ -385,7 +385,7 @@ class Frontend(Sidecar):
         http, grpc = f"http://{address.host}:{address.http_port}", f"{address.host}:{address.grpc_port}"
         await node.start(http=http, grpc=grpc)
         self.node = self._port.node = node
-        node.look()
+        node.request_turn()
 
     def between(self, node: Node) -> None:
         """Keep the logs for the next life."""
@@ -428,21 +428,21 @@ class Frontend(Sidecar):
         """See `Owner`."""
         return self._port.reply_digest(note)
 
-    def turned(self) -> None:
+    def on_turn_end(self) -> None:
         """See `Owner`."""
-        self._predecessor.turned()
+        self._predecessor.on_turn_end()
 
     def lost(self, message: Message) -> bool:
         """See `Owner`."""
         return self._predecessor.lost(message)
 
-    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """See `Owner`."""
-        self._predecessor.noted(name, value, revision)
-        super().noted(name, value, revision)
-        self._drained.noted(name, value)
+        self._predecessor.on_key_changed(name, value, revision)
+        super().on_key_changed(name, value, revision)
+        self._drained.on_key_changed(name, value)
         if self._successor is not None:
-            self._successor.noted(name, value)
+            self._successor.on_key_changed(name, value)
 
     async def answer(self, visit: Visit) -> None:
         """See `Owner`."""

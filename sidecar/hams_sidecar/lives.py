@@ -33,7 +33,7 @@ class Ended(asyncio.Event):
 
     deleted = False
 
-    def noted(self, name: str, value: bytes | None) -> None:
+    def on_key_changed(self, name: str, value: bytes | None) -> None:
         """A key of this graph, as it is or as it has become."""
         if name == succession.ENDED and value is not None:
             self.deleted = value == succession.NOBODY
@@ -104,9 +104,9 @@ class Sidecar(Owner, ABC):
         """Whether somebody may take over what this process has: its graph goes on."""
         return not self.asked.at_once.is_set() and not self.ended.is_set()
 
-    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """See `Owner`."""
-        self.ended.noted(name, value)
+        self.ended.on_key_changed(name, value)
 
     def instance(
         self,

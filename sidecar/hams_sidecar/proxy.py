@@ -164,7 +164,7 @@ class Proxy(Sidecar):
         if self.hands_over():
             key = succession.key(self.options.graph_uid, succession.ENDED)
             with contextlib.suppress(CoordinationError):  # without etcd nothing is handed over either
-                self.ended.noted(succession.ENDED, await node.read(key))
+                self.ended.on_key_changed(succession.ENDED, await node.read(key))
         if self.hands_over():
             node.feed(Drain())
             await node.until_stopped(self.asked.at_once, self.ended, timeout_s=within_s)
@@ -180,7 +180,7 @@ class Proxy(Sidecar):
     def _emit(self, event: ModelEvent) -> None:
         """What the model has done, for the instance. A model that dies between two lives has never lived for
         the later one."""
-        self._warming.heard(event)
+        self._warming.on_event(event)
         if isinstance(event, ModelReady) and not self._ready.done():
             self._ready.set_result(event)
         if self.node is not None:
@@ -220,7 +220,7 @@ class Proxy(Sidecar):
     def _metrics(self) -> Iterable[Sample]:
         return () if self.node is None else samples(self.node, self.memory, self._work)
 
-    def turned(self) -> None:
+    def on_turn_end(self) -> None:
         """Of a graph that follows another one: say that the model holds the state."""
         if self._takeover is None or self.node is None:
             return

@@ -34,7 +34,7 @@ class Warming:
         self._loaded = asyncio.Event()
         self._registration: Registration | None = None
 
-    def heard(self, event: ModelEvent) -> None:
+    def on_event(self, event: ModelEvent) -> None:
         """Whether there is a model that has loaded."""
         if isinstance(event, ModelReady):
             self._loaded.set()

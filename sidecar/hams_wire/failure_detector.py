@@ -69,7 +69,7 @@ class Rhythm:
         self.doubled_s = now
         self.suspected = False
 
-    def heard(self, at: float) -> None:
+    def record(self, at: float) -> None:
         """A sign of life; one that is not newer than the last is none."""
         gap = at - self.heard_s
         if gap <= 0.0:
@@ -122,11 +122,11 @@ class FailureDetector:
         self._peers.clear()
         self._checked_s = None
 
-    def heard(self, peer: InstanceId, at: float) -> None:
+    def record(self, peer: InstanceId, at: float) -> None:
         """It was heard at that time; a peer that is not expected does not matter."""
         rhythm = self._peers.get(peer)
         if rhythm is not None:
-            rhythm.heard(at)
+            rhythm.record(at)
 
     def silent_s(self, peer: InstanceId, now: float) -> float:
         """How long it has not been heard; 0 if it is not expected."""

@@ -92,11 +92,11 @@ class Owner:
         """Digest of a reply for the history; None: it is not wanted."""
         return None
 
-    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """A key of the graph that is not the core's business, as it is or as it has become (None: it is
         gone)."""
 
-    def turned(self) -> None:
+    def on_turn_end(self) -> None:
         """A turn of the machine is over."""
 
     def lost(self, message: Message) -> bool:
@@ -268,9 +268,9 @@ class Node:
         and what they cause to be sent leaves together."""
         self.shell.feed(event)
 
-    def look(self) -> None:
-        """Have `turned` called at the end of a turn, though nothing may have happened."""
-        self.shell.look()
+    def request_turn(self) -> None:
+        """Have `on_turn_end` called at the end of a turn, though nothing may have happened."""
+        self.shell.request_turn()
 
     def turn_soon(self) -> None:
         """At the end of this turn of the loop."""
@@ -292,7 +292,7 @@ class Node:
         finally:
             self.network.release()
         self._arm()
-        self._owner.turned()
+        self._owner.on_turn_end()
 
     def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
         """Traced, if somebody asked for that."""
@@ -421,7 +421,7 @@ class Node:
                 has_topology = True
                 self.feed(TopologyLearnt(records.decode_topology(entry.value), entry.mod_revision))
             else:
-                self._owner.noted(name, entry.value, entry.mod_revision)
+                self._owner.on_key_changed(name, entry.value, entry.mod_revision)
         if not has_topology:
             self.feed(TopologyLearnt(Topology(), 0))
         self._set_members(members)
@@ -463,9 +463,9 @@ class Node:
             self._set_members(members)
         else:
             if isinstance(event, Put):
-                self._owner.noted(name, event.entry.value, event.entry.mod_revision)
+                self._owner.on_key_changed(name, event.entry.value, event.entry.mod_revision)
             else:
-                self._owner.noted(name, None, 0)
+                self._owner.on_key_changed(name, None, 0)
             self._told.set()
 
     def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:

@@ -153,7 +153,7 @@ class Shell:
             self._asked = True
             self._host.turn_soon()
 
-    def look(self) -> None:
+    def request_turn(self) -> None:
         """Have a turn soon, though nothing may have happened."""
         if not self._asked:
             self._asked = True
@@ -259,7 +259,7 @@ class Shell:
                 host.send(peer, heartbeat)
             heard = host.heard_at(peer)
             if heard is not None:
-                self.detector.heard(peer, heard)
+                self.detector.record(peer, heard)
         for peer in self.detector.check(now):
             self._suspect(peer, f"silent for {self.detector.silent_s(peer, now):.3f} s")
         for peer in self.detector.suspects():  # what this process itself has missed is no silence of theirs
@@ -279,7 +279,7 @@ class Shell:
         """This process was stopped, or got no CPU: the machine hears of it before all that has piled up
         meanwhile."""
         self._events.appendleft(Late(by_s))
-        self.look()
+        self.request_turn()
 
     def generation_heard(self, peer: InstanceId) -> int:
         """What its last heartbeat said; -1 before the first."""

@@ -41,8 +41,8 @@ class Frontend(Owner):
         self.client = store.client()
         self.node = Node(Silent(), name, of, self.client, HeapFactory(), self, Settings("uid"))
 
-    def noted(self, name: str, value: bytes | None, revision: int) -> None:
-        self.drained.noted(name, value)
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
+        self.drained.on_key_changed(name, value)
         self.heard.put_nowait(name)
 
     def leave(self, timeout_s: float = 60.0) -> "asyncio.Task[None]":

@@ -212,7 +212,7 @@ class Desk:
         return self.submit(REQUEST, self.outcomes.append)
 
     def note(self, phase: Phase, to: str = "new") -> None:
-        self.predecessor.noted(succession.SUCCESSION, succession.encode(Succession(to, phase)), 1)
+        self.predecessor.on_key_changed(succession.SUCCESSION, succession.encode(Succession(to, phase)), 1)
 
 
 async def test_requests_wait_from_the_first_step_and_go_on_if_it_is_taken_back() -> None:
@@ -267,13 +267,13 @@ class Racing:
         self.swaps: list[int] = []
         self.done = asyncio.Event()
 
-    def look(self) -> None:
-        """Nothing to be looked at."""
+    def request_turn(self) -> None:
+        """Nothing comes of it."""
 
     async def swap(self, key: str, revision: int, value: bytes) -> None:
         self.swaps.append(revision)
         if len(self.swaps) == 1:
-            self.desk.predecessor.noted(
+            self.desk.predecessor.on_key_changed(
                 succession.SUCCESSION, succession.encode(Succession("new", Phase.CLOSE)), 2
             )
             raise NotApplied("too late", ())
@@ -296,7 +296,7 @@ async def test_a_step_of_another_one_does_not_end_the_taking_back(monkeypatch: p
 async def test_what_is_closed_stays_closed_if_the_record_is_gone() -> None:
     desk = Desk()
     desk.note(Phase.CLOSE)
-    desk.predecessor.noted(succession.SUCCESSION, None, 3)
+    desk.predecessor.on_key_changed(succession.SUCCESSION, None, 3)
     desk.ask()
     assert not desk.core
     await desk.predecessor.close()
@@ -325,8 +325,8 @@ async def test_only_what_would_be_admitted_counts_as_lost_and_only_once_closed()
 
 async def test_other_keys_and_nonsense_change_nothing() -> None:
     desk = Desk()
-    desk.predecessor.noted("versions/a", b"{}", 1)
-    desk.predecessor.noted(succession.SUCCESSION, b"nonsense", 1)
+    desk.predecessor.on_key_changed("versions/a", b"{}", 1)
+    desk.predecessor.on_key_changed(succession.SUCCESSION, b"nonsense", 1)
     desk.ask()
     assert len(desk.core) == 1
     await asyncio.sleep(0)

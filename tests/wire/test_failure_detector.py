@@ -33,7 +33,7 @@ def test_a_peer_that_is_heard_regularly_is_never_suspected() -> None:
     detector = FailureDetector(AFTER, EVERY)
     detector.expect("b", 0.0)
     for step in range(1, 1000):
-        detector.heard("b", step * EVERY)
+        detector.record("b", step * EVERY)
         assert detector.check(step * EVERY) == []
 
 
@@ -54,7 +54,7 @@ def test_a_starved_observer_judges_nobody_until_it_has_been_on_time_for_a_while(
 def test_a_fast_rhythm_never_shortens_the_configured_time() -> None:
     rhythm = Rhythm(0.0)
     for step in range(1, 1000):
-        rhythm.heard(step * 0.001)
+        rhythm.record(step * 0.001)
     assert rhythm.timeout_s(AFTER) == AFTER
 
 
@@ -64,14 +64,14 @@ def test_an_irregular_peer_earns_patience_but_not_without_end() -> None:
     now = 0.0
     for _ in range(500):
         now += rng.choice((0.02, 0.2))
-        rhythm.heard(now)
+        rhythm.record(now)
     for step in range(1, 100):
-        slow.heard(step * 60.0)
+        slow.record(step * 60.0)
     assert AFTER < rhythm.timeout_s(AFTER) < limits.suspicion_stretch_max * AFTER
     assert slow.timeout_s(AFTER) == AFTER, "who was stopped for a minute is not slow"
     for _ in range(limits.suspicion_gaps):
         now += limits.suspicion_gap_max_s
-        rhythm.heard(now)
+        rhythm.record(now)
     assert rhythm.timeout_s(AFTER) == limits.suspicion_stretch_max * AFTER
 
 
@@ -80,7 +80,7 @@ def test_the_threshold_is_where_a_gap_so_long_has_a_probability_of_one_in_a_hund
     rhythm, now = Rhythm(0.0), 0.0
     for _ in range(limits.suspicion_gaps):
         now += rng.gauss(0.3, 0.05)
-        rhythm.heard(now)
+        rhythm.record(now)
     unlikely = 0.5 * erfc((rhythm.timeout_s(AFTER) - rhythm.gaps.mean_s) / rhythm.gaps.deviation_s / sqrt(2))
     assert -log10(unlikely) == pytest.approx(8.0, abs=0.1)
 
@@ -90,10 +90,10 @@ def test_a_rhythm_that_calms_down_is_trusted_less_again() -> None:
     now = 0.0
     for _ in range(20):
         now += 0.5
-        rhythm.heard(now)
+        rhythm.record(now)
     for _ in range(200):
         now += 0.03
-        rhythm.heard(now)
+        rhythm.record(now)
     assert rhythm.timeout_s(AFTER) == AFTER
 
 
@@ -105,7 +105,7 @@ def test_F23_an_observer_that_was_paused_blames_nobody() -> None:
     assert detector.check(60.0) == []
     steps = round(core.judge_calm_max_s / EVERY)
     for step in range(1, steps + 10):
-        detector.heard("b", 60.0 + step * EVERY)
+        detector.record("b", 60.0 + step * EVERY)
         result = detector.check(60.0 + step * EVERY)
         assert result == (["c"] if step == steps else [])
 
@@ -114,7 +114,7 @@ def test_a_suspect_that_speaks_again_can_be_suspected_again() -> None:
     detector = FailureDetector(AFTER, EVERY)
     detector.expect("b", 0.0)
     assert ticks(detector, 0.0, 0.3) == ["b"]
-    detector.heard("b", 0.3)
+    detector.record("b", 0.3)
     assert ticks(detector, 0.3, 0.45) == []
     assert ticks(detector, 0.45, 3.0) == ["b"]
 
@@ -123,15 +123,15 @@ def test_who_is_forgotten_or_unknown_is_not_suspected() -> None:
     detector = FailureDetector(AFTER, EVERY)
     detector.expect("b", 0.0)
     detector.forget("b")
-    detector.heard("x", 0.1)
+    detector.record("x", 0.1)
     assert ticks(detector, 0.0, 1.0) == []
     assert detector.silent_s("b", 1.0) == 0.0
 
 
 def test_old_signs_of_life_do_not_turn_the_clock_back() -> None:
     rhythm = Rhythm(1.0)
-    rhythm.heard(2.0)
-    rhythm.heard(1.5)
+    rhythm.record(2.0)
+    rhythm.record(1.5)
     assert rhythm.heard_s == 2.0
 
 
@@ -149,7 +149,7 @@ def test_a_wrong_suspicion_doubles_the_patience_and_calm_takes_it_back() -> None
         nonlocal now
         for _ in range(round(seconds / EVERY)):
             now += EVERY
-            rhythm.heard(now)
+            rhythm.record(now)
 
     for factor in (2.0, 4.0, limits.suspicion_stretch_max):
         rhythm.suspected = True
@@ -171,7 +171,7 @@ def wrong_suspicions(seed: int) -> int:
     for step in range(1, 4000):
         now = step * EVERY
         while at < len(arrivals) and arrivals[at] <= now:
-            detector.heard("b", arrivals[at])
+            detector.record("b", arrivals[at])
             at += 1
         result += len(detector.check(now))
     return result

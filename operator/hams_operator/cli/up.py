@@ -154,7 +154,7 @@ class StartReporter:
         self._graph = graph
         self._said = ""
 
-    def look(self, status: GraphStatus) -> None:
+    def on_status(self, status: GraphStatus) -> None:
         """One look at the run."""
         missing = what_is_missing(status)
         if missing:
@@ -183,7 +183,7 @@ def start_detached(
             if news.status is not None:
                 status = news.status
                 if waiting is not None:
-                    waiting.look(status)
+                    waiting.on_status(status)
                 if look is not None:
                     look.update(table(status))
     except KeyboardInterrupt:
@@ -268,7 +268,7 @@ class _Announce:
             return
         if awaited(status.conditions) is not None:
             if self._waiting is not None:
-                self._waiting.look(status)
+                self._waiting.on_status(status)
             return
         self._said = True
         if self._output is Output.JSON:

@@ -86,7 +86,7 @@ class EtcdKeys:
         pause_s = limits.kube_pause_s
         while True:
             try:
-                await self.look()
+                await self.reconcile()
             except (KubeError, NoEtcdKeys, Foreign) as error:
                 log.warning("etcd's certificates: %s", error)
                 await asyncio.sleep(pause_s)
@@ -100,7 +100,7 @@ class EtcdKeys:
             await asyncio.sleep(limits.certificate_look_s)
             await self.begin()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Have everything that there should be now. Raises KubeError, NoEtcdKeys, Foreign."""
         if self.own:
             held = await keep(

@@ -74,7 +74,7 @@ class Controller:
             )
             for namespace in (options.namespaces or ("",))
             for resource, heard in (
-                *((owned, partial(self.store.heard, owned.kind)) for owned in OWNED.values()),
+                *((owned, partial(self.store.on_event, owned.kind)) for owned in OWNED.values()),
                 (PODS, None),
             )
         ]
@@ -95,7 +95,7 @@ class Controller:
         item = self.store.graph(key)
         if item is not None:
             self._keys[item["metadata"]["uid"]] = key
-        again_s = await self._reconciler.look(key)
+        again_s = await self._reconciler.reconcile(key)
         if self.store.graph(key) is None:
             self._keys = {uid: other for uid, other in self._keys.items() if other != key}
         return again_s

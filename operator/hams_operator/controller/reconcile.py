@@ -95,7 +95,7 @@ class Reconciler:
         self._aside = Aside("graphs")
         self._silent_since: dict[GraphKey, Mapping[str, float]] = {}
 
-    async def look(self, key: GraphKey) -> float | None:
+    async def reconcile(self, key: GraphKey) -> float | None:
         """One look."""
         item = self._store.graph(key)
         if item is None:

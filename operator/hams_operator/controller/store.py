@@ -87,7 +87,7 @@ class Store:
         else:
             (self.put_graph if kind == GRAPH_KIND else self.put)(item())
 
-    def heard(self, kind: str, namespace: str, name: str, version: str, item: Callable[[], Json]) -> bool:
+    def on_event(self, kind: str, namespace: str, name: str, version: str, item: Callable[[], Json]) -> bool:
         """Whether this is to wait, or is what we have just written, coming back. Anything else that comes in
         between makes that news again."""
         key = kind, namespace, name
@@ -105,7 +105,7 @@ class Store:
         if ours:
             self._written[key] = version
             return False
-        return self.heard(*key, version, lambda: item)
+        return self.on_event(*key, version, lambda: item)
 
     def _forget(self, name: _Name) -> None:
         self._written.pop(name, None)

@@ -92,7 +92,7 @@ class _Teller:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._pipe, msgspec.json.encode(news) + b"\n")
 
-    def look(self, status: GraphStatus) -> None:
+    def on_status(self, status: GraphStatus) -> None:
         self.tell(StartNews(status=status))
         if awaited(status.conditions) is None:
             self.tell(StartNews(ready=True))
@@ -115,7 +115,7 @@ def main() -> int:
     try:
         graph = load(options.file)
         log_to(graph.data.name)
-        asyncio.run(run(graph, options, teller.look, keep_looking=False))
+        asyncio.run(run(graph, options, teller.on_status, keep_looking=False))
     except (InvalidGraph, RunFailed) as error:
         teller.tell(StartNews(failed=str(error)))
         return 1

@@ -267,7 +267,9 @@ class Observer:
             ),
         )
 
-    async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
+    async def observe(
+        self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()
+    ) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises
         CoordinationError the first time."""
         away = await self._read()

@@ -232,7 +232,7 @@ class Supervisor(Instances):
     async def view(self) -> View:
         """How it is now. Raises CoordinationError."""
         assert self._observer is not None, "started"
-        return await self._observer.look(
+        return await self._observer.observe(
             {place.pod.instance: place.pod.pids for place in [*self._places, *self._left] if place.pod},
             self._failures(),
         )

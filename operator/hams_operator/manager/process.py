@@ -87,7 +87,7 @@ class Manager(Owner):
             self._took_ms / 1000,
         )
 
-    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """See `Owner`."""
         if name in (succession.FOLLOWS, records.RESTORED) and value is not None:
             self._machine.from_scratch = False

@@ -151,7 +151,7 @@ class Predecessor:
 
     # -- the record ------------------------------------------------------------------------------------------
 
-    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """A key of this graph, as it is or as it has become."""
         if name != succession.SUCCESSION:
             return
@@ -181,7 +181,7 @@ class Predecessor:
                 )
             node = self._node()
             if node is not None:
-                node.look()
+                node.request_turn()
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -221,7 +221,7 @@ class Predecessor:
 
     # -- what it says of itself ------------------------------------------------------------------------------
 
-    def turned(self) -> None:
+    def on_turn_end(self) -> None:
         """After each turn of the core: say that it is quiet, once it is."""
         record = self._record
         if record is None or record.phase not in (Phase.HOLD, Phase.CLOSE):

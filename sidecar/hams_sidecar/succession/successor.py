@@ -58,7 +58,7 @@ class Successor:
         if self._takeover.follows.done:
             self.open.set()
 
-    def noted(self, name: str, value: bytes | None) -> None:
+    def on_key_changed(self, name: str, value: bytes | None) -> None:
         """A key of this graph, as it is or as it has become."""
         if name != succession.FOLLOWS or value is None:
             return

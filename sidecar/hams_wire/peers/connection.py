@@ -286,7 +286,7 @@ class ReceivingOwner(Protocol):
         """It is a visitor: the transport is its host's once it has been welcomed. Raises Turned."""
         ...
 
-    def heard(self, peer: InstanceId, nbytes: int) -> None:
+    def on_received(self, peer: InstanceId, nbytes: int) -> None:
         """Bytes have arrived, of a known peer or (empty) of a stranger; what they hold is delivered now."""
         ...
 
@@ -345,7 +345,7 @@ class Receiving(asyncio.BufferedProtocol):
         turned away nothing is read."""
         if self._deaf:
             return
-        self._owner.heard(self.peer, nbytes)
+        self._owner.on_received(self.peer, nbytes)
         try:
             self.inbox.received(nbytes)
         except (BadFrame, Turned) as error:

@@ -534,7 +534,7 @@ class PeerNetwork:
             self._visits -= 1
             visit.close()
 
-    def heard(self, peer: InstanceId, nbytes: int) -> None:
+    def on_received(self, peer: InstanceId, nbytes: int) -> None:
         """Remember when."""
         self.stats.received_bytes += nbytes
         if peer:

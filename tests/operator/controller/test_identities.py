@@ -313,7 +313,7 @@ async def test_a_conflict_that_does_not_end_is_told() -> None:
 async def test_etcd_members_the_controller_and_graphs_get_what_each_needs_and_no_more() -> None:
     world = World()
     keys = world.keys()
-    await keys.look()
+    await keys.reconcile()
     members, kept = world.secret("hams-system", "hams-etcd-tls"), world.secret("hams-system", "hams-etcd-ca")
     assert not {value for name, value in kept.items() if name.endswith(".key")} & set(members.values())
     hosts = (
@@ -339,17 +339,17 @@ async def test_etcd_members_the_controller_and_graphs_get_what_each_needs_and_no
 async def test_etcds_certificates_are_replaced_before_they_end_and_its_authorities_stay() -> None:
     world = World()
     keys = world.keys()
-    await keys.look()
+    await keys.reconcile()
     assert keys.tls.certificate is not None
     members, kept, own = (
         world.secret("hams-system", "hams-etcd-tls"),
         world.secret("hams-system", "hams-etcd-ca"),
         keys.tls.certificate.read_bytes(),
     )
-    await keys.look()
+    await keys.reconcile()
     assert (members, own) == (world.secret("hams-system", "hams-etcd-tls"), keys.tls.certificate.read_bytes())
     world.now += 25 * DAY
-    await keys.look()
+    await keys.reconcile()
     after = world.secret("hams-system", "hams-etcd-tls")
     assert {name for name in after if after[name] == members[name]} == {"ca.crt", "peer-ca.crt"}
     assert world.secret("hams-system", "hams-etcd-ca") == kept
@@ -363,7 +363,7 @@ async def test_for_an_etcd_of_ones_own_the_authorities_are_given() -> None:
         if data is not None:
             await keep(world.kube, "hams-system", "theirs", lambda _, data=data: data)  # type: ignore[misc]
         with pytest.raises(NoEtcdKeys, match="expected ca"):
-            await keys.look()
+            await keys.reconcile()
     clients = fresh_authority("clients", BEGIN, 100)
     await keep(
         world.kube,
@@ -372,7 +372,7 @@ async def test_for_an_etcd_of_ones_own_the_authorities_are_given() -> None:
         lambda _: {"ca.crt": b"server's", "client-ca.crt": clients.certificate, "client-ca.key": clients.key},
     )
     calls = list(world.kube.calls)
-    await keys.look()
+    await keys.reconcile()
     assert world.kube.calls == calls, "nothing of theirs is written"
     assert keys.trust == b"server's"
     assert keys.client_authority == clients
@@ -398,7 +398,7 @@ class Users:
 
 async def secured(world: World) -> IssuedIdentities:
     keys = world.keys()
-    await keys.look()
+    await keys.reconcile()
     etcd = cast(EtcdCoordination, object())  # only handed on
     return IssuedIdentities(world.kube, "hams-system", "hams-metrics", etcd, keys, lambda: world.now)
 

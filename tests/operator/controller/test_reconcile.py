@@ -89,7 +89,7 @@ class Scene:
         for entry in self.etcd.snapshot("/hams/v1/").entries:
             mirror._put(entry.key, entry.value, entry.mod_revision)
         mirror.away = self.away
-        self._again_s = await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).look(KEY)
+        self._again_s = await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).reconcile(KEY)
         return mirror
 
     async def again(self) -> float | None:
@@ -492,7 +492,7 @@ async def test_etcd_keys_of_all_incarnations_go_though_etcd_was_never_read() -> 
     store.put_graph(copy.deepcopy(scene.graph))
     await Reconciler(
         scene.kube, store, Mirror(scene.etcd.client(), lambda uid: None), SETTINGS, NoIdentities()
-    ).look(KEY)
+    ).reconcile(KEY)
     assert ("ServiceGraph", *KEY) not in scene.kube.items
     assert [entry.key for entry in scene.etcd.snapshot("/hams/v1/").entries] == [
         records.spec_key(f"{UID[:-1]}2{tail}") for tail in ("-r1", "")
@@ -1062,7 +1062,7 @@ async def test_without_etcd_the_objects_are_there_all_the_same_and_the_status_sa
     store.put_graph(copy.deepcopy(scene.graph))
     mirror = Mirror(scene.etcd.client(), lambda uid: None)
     with pytest.raises(Again):
-        await Reconciler(scene.kube, store, mirror, SETTINGS, NoIdentities()).look(KEY)
+        await Reconciler(scene.kube, store, mirror, SETTINGS, NoIdentities()).reconcile(KEY)
     assert len(scene.kube.of("Deployment")) == 4
     assert scene.condition("Redundant")["reason"] == "EtcdAway"
 

@@ -220,7 +220,7 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
                 Settings(etcd=etcd), "controller", "hams-system", etcd_members_secret="hams-etcd-tls"
             )
             result.keys = EtcdKeys(kube, options, result.now)
-            await result.keys.look()
+            await result.keys.reconcile()
             for name, data in data_of(kube.items["Secret", "hams-system", "hams-etcd-tls"]).items():
                 (folder / name).write_bytes(data)
             listen = f"https://127.0.0.1:{ports[0].client}"
