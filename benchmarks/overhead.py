@@ -1,12 +1,12 @@
-"""What replication costs a model that does real work: `NonStop` against `None`, two stateful operators in a
-row.
+"""What replication costs a model that does real work: `NonStop` (or other modes) against `None`, two stateful
+operators in a row.
 
 20 ms of emulated device time per batch (waiting, not CPU) and 1, 10, 50 MB of state shipped with every batch.
 Throughput with enough clients to keep the models busy, latency with one. The rate at which a state streams
 between two processes is measured before, in the same run: the bound of `NonStop`'s latency is that of `None`,
 and one state's way at that rate, and 2 ms.
 
-`hams bench overhead [--short] [--out FILE.json] [--output json]`.
+`hams bench overhead [--modes NonStop,Remus] [--short] [--out FILE.json] [--output json]`.
 """
 
 import argparse
@@ -24,10 +24,12 @@ from benchmarks.report import Result, add_options, deliver, rows_of
 from benchmarks.stream import record_rate
 from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
+from hams_protocol.graph import Mode
 
 WAIT_S = 0.02
 MB = 1_000_000
-MODES = ("None", "NonStop")
+BARE = Mode.NONE.value
+MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 ALLOWED_MS = 2.0
 """What else replication may add to a request's latency, beside a state's way."""
 
@@ -38,26 +40,42 @@ def main(arguments: list[str] | None = None) -> int:
     add_options(parser)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument(
+        "--modes",
+        type=_modes,
+        default=(Mode.NON_STOP.value,),
+        help="separated by commas; None is always there",
+    )
     options = parser.parse_args(arguments)
     sizes = (1,) if options.short else (1, 10, 50)
-    deliver(uvloop.run(measure(sizes, 2.0 if options.short else options.seconds)), options, print_table, plot)
+    seconds = 2.0 if options.short else options.seconds
+    deliver(uvloop.run(measure(sizes, seconds, options.modes)), options, print_table, plot)
     return 0
 
 
-async def measure(sizes: tuple[int, ...], seconds: float) -> Result:
-    """The stream first, then both modes for each size, one after the other in the same run."""
+def _modes(text: str) -> tuple[str, ...]:
+    modes = tuple(text.split(","))
+    for mode in modes:
+        if mode not in MODES:
+            raise argparse.ArgumentTypeError(f"expected modes of {', '.join(MODES)}, found {mode!r}")
+    return modes
+
+
+async def measure(sizes: tuple[int, ...], seconds: float, modes: tuple[str, ...]) -> Result:
+    """The stream first, then `None` and each of `modes` for each size, one after the other in the same
+    run."""
     rows: list[dict[str, object]] = []
     rate = await record_rate(unix=True)  # as proxies on one machine are linked
     for size in sizes:
         base: dict[str, float] = {}
-        for mode in MODES:
+        for mode in (BARE, *modes):
             row = await _cell(mode, size, seconds)
-            if mode == "None":
+            if mode == BARE:
                 base = {key: float(str(row[key])) for key in ("per_s", "p50_ms")}
             row["throughput_loss_percent"] = round(100 * (1 - float(str(row["per_s"])) / base["per_s"]), 2)
             row["latency_added_ms"] = round(float(str(row["p50_ms"])) - base["p50_ms"], 2)
             row["latency_bound_ms"] = (
-                None if mode == "None" else round(bound_ms(base["p50_ms"], size, rate), 2)
+                round(bound_ms(base["p50_ms"], size, rate), 2) if mode == Mode.NON_STOP.value else None
             )
             rows.append(row)
     return {
@@ -99,10 +117,11 @@ async def _cell(mode: str, size: int, seconds: float) -> dict[str, object]:
 
 
 def plot(result: Result, path: Path) -> None:
-    """Throughput of both modes for each size of state."""
+    """Throughput of each mode for each size of state."""
     rows = rows_of(result)
     labels = list(dict.fromkeys(f"{row['state_mb']} MB" for row in rows))
-    groups = {mode: [row["per_s"] for row in rows if row["mode"] == mode] for mode in MODES}
+    modes = dict.fromkeys(row["mode"] for row in rows)
+    groups = {mode: [row["per_s"] for row in rows if row["mode"] == mode] for mode in modes}
     bars(labels, groups, "requests/s, two stateful operators, 20 ms each", path)
 
 
@@ -110,12 +129,12 @@ def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
     print(
-        f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} "
+        f"{'mode':15} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} "
         f"{'bound ms':>8} {'p99 ms':>8}"
     )
     for row in rows:
         print(
-            f"{row['mode']:8} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} "
+            f"{row['mode']:15} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} "
             f"{row['p50_ms']:8.2f} "
             f"{row['latency_added_ms']:8.2f} {_bound(row):>8} {row['p99_ms']:8.2f}"
         )

@@ -73,7 +73,7 @@ async def test_the_stream_of_the_same_run_makes_the_bound(
 
     monkeypatch.setattr(overhead, "record_rate", rate)
     monkeypatch.setattr(overhead, "_cell", cell)
-    result = await overhead.measure((1, 10), 1.0)
+    result = await overhead.measure((1, 10), 1.0, ("NonStop",))
     assert result["stream_GB_s"] == 2.0
     rows = result["rows"]
     assert isinstance(rows, list)
@@ -83,3 +83,12 @@ async def test_the_stream_of_the_same_run_makes_the_bound(
     assert " 42.50" in lines[2]
     assert "> 42.50" not in lines[2]
     assert "> 47.00" in lines[4]
+
+
+def test_modes_are_named_as_graphs_name_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        overhead.main(["--modes", "NonStop,Remu"])
+    assert (
+        "expected modes of NonStop, BufferedOutputs, StopAndCopy, Remus, found 'Remu'"
+        in capsys.readouterr().err
+    )
