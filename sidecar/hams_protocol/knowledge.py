@@ -63,7 +63,8 @@ class Knowledge:
         self._slots = {item.op: item.slots for item in topology.tables}
         for table in topology.tables:
             for number, slot in enumerate(table.slots):
-                self.fence(table.op, number, slot.epoch)
+                vacant = slot.instance is None  # its last owner is revoked, and may be alive
+                self.fence(table.op, number, slot.epoch + vacant)
         return True
 
     def _learn_ends(self, replica_set: ReplicaSet) -> None:

@@ -85,6 +85,21 @@ class Inquiry:
         """Whether every receiver has answered."""
         return not (self.instances or self.sets)
 
+    def takes(self, sender: InstanceId, answer: SlotAnswer) -> bool:
+        """Whether it waits for this answer. What one that need not answer any more tells does not count: a
+        successor that did without it may have executed again."""
+        if answer.led is None:
+            return sender in self.instances
+        name, epoch = answer.led
+        return name in self.sets and epoch >= self.sets[name]
+
+    def take(self, sender: InstanceId, answer: SlotAnswer) -> None:
+        """Wait for one answer less."""
+        if answer.led is None:
+            self.instances.discard(sender)
+        else:
+            del self.sets[answer.led[0]]
+
 
 class StatelessMachine(Vertex):
     """`step(event, now) -> effects` of one instance of a stateless operator."""
@@ -412,20 +427,21 @@ class StatelessMachine(Vertex):
 
     def _slot_answer(self, sender: InstanceId, answer: SlotAnswer) -> None:
         inquiry = self._inquiries.get(answer.slot)
-        if inquiry is None or answer.epoch != inquiry.epoch or answer.op != self.operator.name:
+        if inquiry is None or not self.is_awaited(sender, answer):
             return
-        if answer.led is None:
-            if sender not in inquiry.instances:
-                return
-            inquiry.instances.discard(sender)
-        else:
-            name, epoch = answer.led
-            if name not in inquiry.sets or epoch < inquiry.sets[name]:
-                return
-            del inquiry.sets[name]
+        inquiry.take(sender, answer)
         for token in answer.tokens:
             self._adopt(token)
         self._settle(inquiry)
+
+    def is_awaited(self, sender: InstanceId, answer: SlotAnswer) -> bool:
+        """Whether an inquiry waits for this answer."""
+        inquiry = self._inquiries.get(answer.slot)
+        return (
+            inquiry is not None
+            and (answer.op, answer.epoch) == (self.operator.name, inquiry.epoch)
+            and inquiry.takes(sender, answer)
+        )
 
     def _adopt(self, token: Token) -> None:
         """A predecessor's value goes to the other receivers under its old id; of a skip only the route is

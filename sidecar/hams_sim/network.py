@@ -194,7 +194,7 @@ class Network:
         if type(message) is Deliver and message.token.source in self.world.fan_outs:
             self._fan_out_arrived(link, message)
         elif type(message) is SlotAnswer:
-            self.world.recorder.answered(link.receiver, message)
+            self.world.recorder.answered(link.sender, link.receiver, message)
         elif isinstance(message, LogAppend | LogCopy):
             self.world.recorder.log_arrived(link.receiver, message)
         self.world.feed(link.receiver, Received(link.sender.id, message))

@@ -24,6 +24,7 @@ from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
 from hams_protocol.messages import Admit, Kind, LogAppend, LogCopy, ReplyEntry, SlotAnswer, Token
 from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateless import StatelessMachine
 from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
 from hams_wire.notes import line_of
@@ -95,8 +96,10 @@ class Recorder:
         assert note.out is not None
         self.fan_values.setdefault((note.op, note.unit), []).append(note.out)
 
-    def answered(self, node: "Node", answer: SlotAnswer) -> None:
-        """A receiver's answer has reached a slot's new owner: from now on that one knows these values."""
+    def answered(self, sender: "Node", node: "Node", answer: SlotAnswer) -> None:
+        """An answer has reached a slot's new owner that waits for it: that one knows these values now."""
+        if not isinstance(node.machine, StatelessMachine) or not node.machine.is_awaited(sender.id, answer):
+            return
         self.told.update((node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP)
 
     def fan_out_again(self, node: "Node", op: str, unit: UnitId) -> None:

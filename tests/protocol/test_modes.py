@@ -4,11 +4,13 @@ from kit import R0, R1, P, Rig, graph, of, op, primary_of, rset, topo, value
 
 from hams_protocol.effects import StartBatch
 from hams_protocol.events import ModelDied
-from hams_protocol.graph import FRONTEND, Mode
+from hams_protocol.graph import FRONTEND, Mode, RecoverySpec, WhenUnprotected
 from hams_protocol.messages import Deliver, RecordAck
 
+BLOCK = RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)
 
-def primary(mode: Mode, *in_sync: str) -> Rig:
+
+def primary(mode: Mode, *in_sync: str, recovery: RecoverySpec | None = None) -> Rig:
     """The primary of q, between two other states."""
     operators = (
         op("p", FRONTEND, to=("q",), stateful=True),
@@ -16,7 +18,7 @@ def primary(mode: Mode, *in_sync: str) -> Rig:
         op("r", "q", stateful=True),
     )
     sets = (rset("p", "p-1"), rset("q", "q-1", *in_sync), rset("r", "r-1"))
-    rig = primary_of(graph(*operators, mode=mode), "q", topo(1, *sets))
+    rig = primary_of(graph(*operators, mode=mode, recovery=recovery), "q", topo(1, *sets))
     for member in in_sync:
         rig.get(member, RecordAck("q", 1, 0, 0))
     return rig
@@ -44,6 +46,20 @@ def test_what_is_held_goes_with_the_epoch_in_which_it_was_made():
     rig.token("p-1", value("p", R0, "p:0"))
     (sent,) = of(rig.run(), Deliver)
     assert (sent.epoch, sent.token.deps) == (2, ())
+
+
+def test_saved_outputs_are_held_as_well_until_they_are_durable():
+    """Seed 500625: under Block a new primary alone sent at once what its records had brought."""
+    rig = primary(Mode.BUFFERED_OUTPUTS, "q-2", recovery=BLOCK)
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.want()
+    rig.capture(rig.done())
+    assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Deliver)
+    alone = rset("q", "q-1", epoch=2, ends=((1, 1),))
+    rig.step(ModelDied("killed"))
+    effects = rig.learn(topo(2, rset("p", "p-1"), alone, rset("r", "r-1")))
+    assert not of(effects, Deliver)
+    assert not of(rig.loaded(rig.ready(P("state 0"))), Deliver)
 
 
 def test_a_model_that_stops_to_be_copied_begins_no_batch_meanwhile():

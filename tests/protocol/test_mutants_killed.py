@@ -59,6 +59,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "successor-not-asked": handoff.test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well,
     "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
     "held-outputs-survive-failover": modes.test_what_is_held_goes_with_the_epoch_in_which_it_was_made,
+    "takeover-releases-at-once": modes.test_saved_outputs_are_held_as_well_until_they_are_durable,
+    "vacant-slot-open": vertex.test_nothing_is_taken_of_an_owner_that_the_topology_has_revoked_though_nobody_has_its_slot_yet,
     "release-before-durable": modes.test_outputs_are_held_until_their_version_is_durable_and_leave_without_dependencies,
     "runs-while-copied": modes.test_a_model_that_stops_to_be_copied_begins_no_batch_meanwhile,
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,

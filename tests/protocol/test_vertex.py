@@ -1,7 +1,7 @@
 """Intake (sections 1, 3, 4): what an instance takes into its joins, what it refuses, and what it
 acknowledges."""
 
-from kit import R0, active_of, dep, graph, of, op, rset, table, topo, value
+from kit import R0, active_of, dep, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.effects import StartBatch
@@ -78,6 +78,19 @@ def test_a_token_orphaned_while_it_runs_produces_nothing():
     rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 10)))
     rig.learn(FAILED)
     assert not of(rig.done(updated=False), Deliver)
+
+
+def test_nothing_is_taken_of_an_owner_that_the_topology_has_revoked_though_nobody_has_its_slot_yet():
+    """Seeds 7237752, 7266616: one that had hung sent what it had made of a value that nobody could tell any
+    more, before it heard that it was revoked. A join met two executions, and the client got an error."""
+    rest = (rset("p", "p-1", "p-2"), rset("q", "q-1"))
+    rig = primary_of(sandwich(), "q", topo(1, *rest, table("s", ("s-1", 1))))
+    rig.learn(topo(2, *rest, table("s", (None, 1)), revoked=("s-1",)))
+    effects = rig.token("s-1", value("s", R0, "s-1:1"), epoch=1)
+    assert not of(effects, StartBatch)
+    assert of(effects, TopologyNews, "s-1")
+    rig.learn(topo(3, *rest, table("s", ("s-2", 2)), revoked=("s-1",)))
+    assert of(rig.token("s-2", value("s", R0, "s-2:1"), epoch=2), StartBatch)
 
 
 def test_a_duplicate_is_acknowledged_under_the_value_that_is_held():

@@ -288,6 +288,8 @@ class ShardOwner:
 
     def _inject(self, live: Live) -> None:
         ctx, admit = self._ctx, live.admit
+        if live.left == COMPLETE:
+            return  # others may know that it is complete: they would not tell what they had of it
         if live.index > self.log.committed:
             raise InvariantError(f"{admit.request} would be injected before it is committed")
         live.injected = True

@@ -170,8 +170,8 @@ class Primary(Role):
         m = self._m
         self.load_newest()
         for consumed in m.lineage.units():
-            for target, token in consumed.outputs:
-                m.outbox.put(target, m.knowledge.bare(token))
+            bare = tuple((target, m.knowledge.bare(token)) for target, token in consumed.outputs)
+            self._durability.release(m.version, bare)
         self.advance()
 
     def load_newest(self) -> None:

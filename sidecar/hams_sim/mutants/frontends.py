@@ -56,6 +56,19 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "complete-injected-again": Mutant(
+        "a new owner injects again what its log calls complete, and takes what comes of that",
+        "5",
+        (
+            Edit("frontend.owner", "ShardOwner._inject", "if live.left == COMPLETE:", "if False:"),
+            Edit(
+                "frontend.sinks",
+                "SinkDesk.deliver",
+                "if held is None and live.left == COMPLETE:",
+                "if False:",
+            ),
+        ),
+    ),
     "complete-without-close": Mutant(
         "a request is complete before a First's losers have arrived",
         "3",

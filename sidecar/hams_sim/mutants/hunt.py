@@ -149,10 +149,13 @@ MODE_FOR: dict[str, Mode] = {
     "held-outputs-survive-failover": Mode.REMUS,
     "release-before-durable": Mode.REMUS,
     "runs-while-copied": Mode.STOP_AND_COPY,
+    "takeover-releases-at-once": Mode.BUFFERED_OUTPUTS,
 }
 """The mode of which a mutant leaves out a rule, if not `NonStop`."""
 
 FIRST_FOR: dict[str, Spec] = {
+    "complete-injected-again": Spec(7296560, "fan-reply", "mixed"),
+    "takeover-releases-at-once": Spec(500625, "fan-stateful", "mixed", mode=Mode.BUFFERED_OUTPUTS.value),
     "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),
 }
 """The history that found a rare mutant while that was how the core was written. It is run first."""
@@ -194,6 +197,7 @@ NOT_CAUGHT: dict[str, str] = {
     "restart-takes-keeper": RARE,
     "rollback-drops-keeper": RARE,
     "silent-asked-to-go-back": RARE,
+    "vacant-slot-open": "a transcript kills it; in histories a client gets an error that section 4 allows",
 }
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a
 number of histories is asked for."""

@@ -267,4 +267,9 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "vacant-slot-open": Mutant(
+        "tokens of a revoked owner are taken while nobody has its slot",
+        "4",
+        (Edit("knowledge", "Knowledge.learn", "slot.epoch + vacant", "slot.epoch"),),
+    ),
 }

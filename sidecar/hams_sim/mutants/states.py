@@ -494,6 +494,18 @@ MUTANTS: dict[str, Mutant] = {
         "4",
         (Edit("stateful.execution", "Execution._consume", "if m.fan_out_sources:", "if False:"),),
     ),
+    "takeover-releases-at-once": Mutant(
+        "where outputs are held, a new primary sends what its records brought before it is durable",
+        "9",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary.promoted",
+                "self._durability.release(m.version, bare)",
+                "for target, token in bare:\n    m.outbox.put(target, token)",
+            ),
+        ),
+    ),
     "release-before-durable": Mutant(
         "outputs that are to be held leave before their version is durable",
         "9",
