@@ -171,6 +171,29 @@ def starve(
             group.close()
 
 
+def until_in_sync() -> tuple[dict[str, str], float]:
+    """The conditions of the graph once it is ready and redundant, or after GIVE_UP_S, and the seconds."""
+    since = time.monotonic()
+    while True:
+        present = conditions()
+        if all(present.get(kind, "").startswith("True") for kind in ("Ready", "Redundant")):
+            break
+        if time.monotonic() > since + GIVE_UP_S:
+            break
+        time.sleep(0.5)
+    return present, time.monotonic() - since
+
+
+def lost_lines(history: Path) -> list[dict[str, Any]]:
+    """The lines of a history that say that a state or a fan-out was lost."""
+    return [
+        line
+        for path in history.glob("*.jsonl")
+        for line in map(json.loads, path.read_text().splitlines())
+        if line.get("t") == "lost" or line.get("kind") == "lost"
+    ]
+
+
 def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -> dict[str, Any]:
     """One run; see the top of this file."""
     os.environ["HAMS_HOME"] = str(folder / "home")
@@ -179,18 +202,11 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
         [sys.executable, "-m", "hams_operator.cli.main", "init", str(folder / "hello")], check=True
     )
     group = ControlGroup("graph")
-    words = (
-        "up",
-        str(folder / "hello" / "graph.yaml"),
-        "--port",
-        str(port),
-        "--detach",
-        "--history",
-        str(history),
-    )
+    graph = str(folder / "hello" / "graph.yaml")
+    options = ("--port", str(port), "--detach", "--history", str(history))
     asking = Asking(port)
     try:
-        began = group.start(sys.executable, "-m", "hams_operator.cli.main", *words)
+        began = group.start(sys.executable, "-m", "hams_operator.cli.main", "up", graph, *options)
         if began.wait():
             raise SystemExit("hams up did not start the graph")
         started = instances(logs)
@@ -198,14 +214,7 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
         time.sleep(5)
         starve(group, share, loops, seconds, time.sleep)
         replaced = instances(logs) - started
-        since = time.monotonic()
-        while not (present := conditions()).get("Redundant", "").startswith("True") or not present[
-            "Ready"
-        ].startswith("True"):
-            if time.monotonic() > since + GIVE_UP_S:
-                break
-            time.sleep(0.5)
-        in_sync_s = time.monotonic() - since
+        present, in_sync_s = until_in_sync()
         asking.over.set()
         asking.join()
         wrong = [
@@ -219,12 +228,6 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
     finally:
         hams("down", "--graph", "hello")
         group.close()
-    lost = [
-        line
-        for path in history.glob("*.jsonl")
-        for line in map(json.loads, path.read_text().splitlines())
-        if line.get("t") == "lost" or line.get("kind") == "lost"
-    ]
     count = -1 if last is None else int(last["count"]) - 1
     acknowledged = len(asking.replies)
     counts = sorted(int(reply["count"]) for reply in asking.replies.values())
@@ -235,7 +238,7 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
         "replaced later": later,
         "in sync after s": round(in_sync_s, 1),
         "conditions": present,
-        "lost": lost,
+        "lost": lost_lines(history),
         "acknowledged": acknowledged,
         "sent": asking.sent,
         "counted": count,

@@ -96,7 +96,9 @@ class Bare:
             ),
         )
         configuration = configuration_of()
-        await config.load_kube_config(config_file=str(folders.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(folders.kubeconfig), client_configuration=configuration
+        )
         self.kube = KubeClient(ApiClient(configuration))
         await _there(self._answers, "the API server")
         self._install(helm)

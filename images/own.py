@@ -26,7 +26,8 @@ from images.local.dockerfile import BadDockerfile
 from images.local.stages import BuildFailed
 
 NAME = re.compile(
-    r"(?P<path>[a-z0-9][a-z0-9._:/-]*/)?(?P<image>[a-z0-9][a-z0-9._-]*):(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127})"
+    r"(?P<path>[a-z0-9][a-z0-9._:/-]*/)?(?P<image>[a-z0-9][a-z0-9._-]*)"
+    r":(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127})"
 )
 LEFT_OUT = ("__pycache__", "*.pyc", ".git", ".venv", "venv", ".mypy_cache", ".pytest_cache", ".hams")
 """What is in folders of code, and has no place in an image."""

@@ -55,7 +55,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs and items of lists of a page: no code, tables, headings, pictures or bare lists of links."""
+    """The paragraphs and items of lists of a page. Code, tables, headings, pictures are none."""
     lines: list[str] = []
     for line in [*map(str.strip, prose(text).splitlines()), ""]:
         item = ITEM.match(line)

@@ -18,9 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 HEADER = """\
-# Every version that `make setup` installs, with the digests of its files. Written by `make lock`; do not edit by hand.
+# Every version that `make setup` installs, with the digests of its files. \
+Written by `make lock`; do not edit by hand.
 # Resolved for CPython 3.11 on Linux x86_64; pyproject.toml holds the lower bounds for everyone else.
-"""  # noqa: E501
+"""
 SECTIONS = {
     "core": ["hatchling", "editables", "-e ./model-sdk", "-e .[dev]"],
     "torch": ["-e ./model-sdk[torch]", "-e .[dev,examples]"],

@@ -58,7 +58,8 @@ class Authority:
         subjectAltName."""
         self.make_key(name)
         subject = (f"/O={group}" if group else "") + f"/CN={user}"
-        extensions = "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nextendedKeyUsage=serverAuth,clientAuth\n"
+        extensions = "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\n"
+        extensions += "extendedKeyUsage=serverAuth,clientAuth\n"
         extensions += f"subjectAltName={names}\n" if names else ""
         settings = self.folder / f"{name}.ext"
         settings.write_text(extensions)

@@ -24,8 +24,9 @@ CONTAINERD = """\
 version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.internal.v1.opt"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.internal.v1.opt"]
 [grpc]
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -70,7 +71,8 @@ failSwapOn: false
 oomScoreAdj: 0
 maxOpenFiles: 20000
 # the machine's disk is shared: never evict for it, never delete images, which come from no registry
-evictionHard: {{memory.available: 100Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%, imagefs.inodesFree: 0%}}
+evictionHard: {{memory.available: 100Mi, nodefs.available: 0%, nodefs.inodesFree: 0%,
+  imagefs.available: 0%, imagefs.inodesFree: 0%}}
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 imageMinimumGCAge: 24h
@@ -140,7 +142,8 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {{name: system:coredns}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:coredns}}
-subjects: [{{kind: User, apiGroup: rbac.authorization.k8s.io, name: "system:serviceaccount:kube-system:coredns"}}]
+subjects:
+- {{kind: User, apiGroup: rbac.authorization.k8s.io, name: "system:serviceaccount:kube-system:coredns"}}
 ---
 apiVersion: v1
 kind: Service

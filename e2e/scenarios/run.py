@@ -330,7 +330,10 @@ class GraphRun(Hits):
     def load(self, clients: int = 4, *, keep: bool = False) -> Iterator[None]:
         """Clients that ask one request after another until the block ends; each request that they began is
         answered before it does."""
-        url = f"http://{self.cluster.kubectl('get', 'service', self.name, '-n', NAMESPACE, '-o', 'jsonpath={.spec.clusterIP}')}:8080"
+        address = self.cluster.kubectl(
+            "get", "service", self.name, "-n", NAMESPACE, "-o", "jsonpath={.spec.clusterIP}"
+        )
+        url = f"http://{address}:8080"
         self.agent.ask(
             "load",
             url=url,
@@ -477,19 +480,7 @@ def graph_on(
     file = own / "graph.yaml"
     file.write_text(yaml.safe_dump(document))
     began = time.monotonic()
-    if controller:
-        cluster.kubectl("apply", "-n", NAMESPACE, "-f", file)
-        uid = cluster.kubectl("get", "servicegraph", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
-    else:
-        place = GraphRef(name, NAMESPACE)
-        compiled = load_graph(file, uid=place.graph_uid())
-        settings = Settings(etcd=inner_etcd(), history=HISTORY if cluster.recorded else "")
-        items = list(desired(compiled, encode_spec(compiled).decode(), place, settings, "by-hand"))
-        items.insert(0, by_hand(cluster, SYSTEM, RELEASE, place))
-        cluster.kubectl(
-            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-        )
-        uid = place.graph_uid()
+    uid = _applied(cluster, file, name) if controller else _applied_by_hand(cluster, file, name)
     graph = load_graph(file, uid=uid)
     wanted = {op.name: op.backups for op in graph.data.operators if op.stateful}
     wanted |= dict.fromkeys(graph.shard_names, graph.data.frontend.replicas - 1)
@@ -514,18 +505,41 @@ def graph_on(
             settle(run)
     finally:
         agent.close()
-        if controller:
-            cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=false")
-            gone(cluster, name, run.gone_s, lambda: not deployments(cluster, name))
-        else:
-            kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
-            cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
-        # Nobody is left to whom states could be handed over, and pods would wait for somebody until their
-        # grace is over.
-        cluster.kubectl(
-            "delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0"
-        )
-        gone(cluster, name, run.gone_s, lambda: not run.pods())
+        _delete(run, controller)
+
+
+def _applied(cluster: Cluster, file: Path, name: str) -> str:
+    """The uid of the graph's resource, which the controller follows from now on."""
+    cluster.kubectl("apply", "-n", NAMESPACE, "-f", file)
+    return cluster.kubectl("get", "servicegraph", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
+
+
+def _applied_by_hand(cluster: Cluster, file: Path, name: str) -> str:
+    """The uid of a graph whose objects were rendered and applied, without a resource of its own."""
+    place = GraphRef(name, NAMESPACE)
+    compiled = load_graph(file, uid=place.graph_uid())
+    settings = Settings(etcd=inner_etcd(), history=HISTORY if cluster.recorded else "")
+    items = list(desired(compiled, encode_spec(compiled).decode(), place, settings, "by-hand"))
+    items.insert(0, by_hand(cluster, SYSTEM, RELEASE, place))
+    cluster.kubectl(
+        "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    )
+    return place.graph_uid()
+
+
+def _delete(run: GraphRun, controller: bool) -> None:
+    cluster, name = run.cluster, run.name
+    if controller:
+        cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=false")
+        gone(cluster, name, run.gone_s, lambda: not deployments(cluster, name))
+    else:
+        kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
+        cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
+    # No instance is left that could take states over, and pods would wait for one until their grace is over.
+    cluster.kubectl(
+        "delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0"
+    )
+    gone(cluster, name, run.gone_s, lambda: not run.pods())
 
 
 def if_known(look: Callable[[], bool]) -> Callable[[], bool]:
@@ -545,7 +559,10 @@ def gone(cluster: Cluster, name: str, within_s: float, look: Callable[[], bool])
     try:
         until(if_known(look), within_s, f"end of {name}", 0.2)
     except NotInTime as error:
-        columns = "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,GRACE:.metadata.deletionGracePeriodSeconds,BY:.metadata.finalizers"
+        columns = (
+            "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,"
+            "GRACE:.metadata.deletionGracePeriodSeconds,BY:.metadata.finalizers"
+        )
         kinds = "deployments,replicasets,pods,servicegraphs"
         left = cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", f"custom-columns={columns}")
         raise NotInTime(f"{error}; what is left:\n{left}") from None

@@ -1,5 +1,5 @@
-"""Six graphs whose models end at once, beside a healthy one: each status says so, and the healthy graph serves
-on.
+"""Six graphs whose models end at once, beside a healthy one: each status says so, and the healthy graph
+serves on.
 
 How often the controllers' Lease moved is reported and not judged: on two cores the API server, which takes no
 precedence there, may need more than 5 s for an answer.

@@ -26,8 +26,8 @@ def node_of_primary(run: GraphRun, operator: str) -> str:
 
 
 def apart(run: GraphRun) -> None:
-    """Until no set has all its copies on one node, nor are all managers on one: Kubernetes puts them there where the
-    other nodes were not ready for a moment. A copy that is no primary moves."""
+    """Moves copies until no set has all of them on one node, nor are all managers on one. Kubernetes puts
+    them there where the other nodes were not ready for a moment. A copy that is no primary moves."""
     for _ in range(MOVES_MAX):
         nodes = {name: item["spec"].get("nodeName", "") for name, item in run.pods().items()}
         topology = run.known()

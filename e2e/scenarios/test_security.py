@@ -43,7 +43,39 @@ def files(run: GraphRun, name: str, folder: Path) -> Path:
 def test_strangers_find_every_door_closed_but_the_inference_endpoints(
     chain: GraphRun, installation: Installation, tmp_path: Path
 ) -> None:
-    own = files(chain, chain.name, tmp_path / "own")
+    attempts = doors(chain, installation, files(chain, chain.name, tmp_path / "own"))
+    with chain.load():
+        answers = dict(
+            zip(
+                (what for what, _ in attempts),
+                strangers_find(chain, [order for _, order in attempts]),
+                strict=True,
+            )
+        )
+        chain.answered(50)
+    open_ones = {what: answer for what, answer in answers.items() if "200 OK" in answer}
+    assert set(open_ones) == {what for what in answers if what.startswith("open: ")}, open_ones
+    closed = (
+        "SSLError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "\x15",
+        "HTTP/1.1 401",
+        "HTTP/1.0 400",
+    )
+    unexpected = {
+        what: answer
+        for what, answer in answers.items()
+        if what not in open_ones and answer and not answer.startswith(closed)
+    }
+    assert not unexpected
+    assert all(
+        answers[what].startswith("HTTP/1.1 401") for what in answers if what.endswith("without a token")
+    )
+
+
+def doors(chain: GraphRun, installation: Installation, own: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Every port of etcd and of the graph's pods, each with how a stranger tries it; `own`: a certificate."""
     etcd = {
         "kind": "tls",
         "host": installation.etcd().removeprefix("https://").rpartition(":")[0],
@@ -85,34 +117,7 @@ def test_strangers_find_every_door_closed_but_the_inference_endpoints(
                 (f"{name} {port}", {"kind": "plain", "host": host, "port": port})
                 for port in (HTTP_PORT, GRPC_PORT)
             ]
-    with chain.load():
-        answers = dict(
-            zip(
-                (what for what, _ in attempts),
-                strangers_find(chain, [order for _, order in attempts]),
-                strict=True,
-            )
-        )
-        chain.answered(50)
-    open_ones = {what: answer for what, answer in answers.items() if "200 OK" in answer}
-    assert set(open_ones) == {what for what in answers if what.startswith("open: ")}, open_ones
-    closed = (
-        "SSLError",
-        "ConnectionRefusedError",
-        "ConnectionResetError",
-        "\x15",
-        "HTTP/1.1 401",
-        "HTTP/1.0 400",
-    )
-    unexpected = {
-        what: answer
-        for what, answer in answers.items()
-        if what not in open_ones and answer and not answer.startswith(closed)
-    }
-    assert not unexpected
-    assert all(
-        answers[what].startswith("HTTP/1.1 401") for what in answers if what.endswith("without a token")
-    )
+    return attempts
 
 
 def test_a_graphs_user_of_etcd_sees_its_own_keys_only(chain: GraphRun) -> None:
@@ -139,8 +144,13 @@ def test_what_a_graph_had_in_etcd_and_beside_the_controller_goes_with_it(install
     with graph_on(installation, ROOT / "examples" / "chain" / "graph.yaml") as run:
         uid = run.uid
         assert secret(run.cluster, SYSTEM, f"graph-{uid}")["ca.key"]
-    gone = lambda: not installation.cluster.kubectl_succeeds("get", "secret", "-n", SYSTEM, f"graph-{uid}")  # noqa: E731
-    until(gone, 90, "end of the graph's authority", 0.2)
+    secret_of_graph = ("get", "secret", "-n", SYSTEM, f"graph-{uid}")
+    until(
+        lambda: not installation.cluster.kubectl_succeeds(*secret_of_graph),
+        90,
+        "end of the graph's authority",
+        0.2,
+    )
     users = installation.cluster.kubectl(
         "exec", "-n", SYSTEM, f"{RELEASE}-etcd-0", "--", *ETCDCTL, "user", "list"
     ).split()

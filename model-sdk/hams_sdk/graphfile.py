@@ -97,17 +97,7 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
     for index, item in enumerate(_list("spec.outputs", spec.get("outputs", []))):
         _needed(f"spec.outputs[{index}]", _mapping(f"spec.outputs[{index}]", item), "from")
     if name is None:
-        entrypoints = {key: (item.get("model") or {}).get("entrypoint") for key, item in operators.items()}
-        fitting = [key for key, found in entrypoints.items() if found == entrypoint]
-        if len(fitting) != 1:
-            there = ", ".join(f"{key} runs {found}" for key, found in entrypoints.items())
-            which = (
-                f"operators {', '.join(fitting)} all run {entrypoint}"
-                if fitting
-                else f"no operator runs {entrypoint}; {there}"
-            )
-            raise UsageError(f"{which}; say which with --operator")
-        name = fitting[0]
+        name = _only_user_of(entrypoint, operators)
     if name not in operators:
         raise UsageError(f'no operator "{name}"; there are {", ".join(operators)}')
     chosen = operators[name]
@@ -118,6 +108,36 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
     for index, item in enumerate(chosen.get("inputs", [])):
         for tensor in _input(f"{places[name]}.inputs[{index}]", item, sources):
             inputs.setdefault(tensor.name, tensor)
+    config = chosen.get("model", {}).get("config") or {}
+    warm_up = chosen.get("model", {}).get("warmUp") or {}
+    return OperatorSpec(
+        name,
+        tuple(inputs.values()),
+        tuple(sources[name].values()),
+        frozenset(_successors(spec, operators, name)),
+        "stateful" in chosen,
+        config,
+        dict(warm_up.get("row") or {}) if warm_up.get("enabled", True) else None,
+    )
+
+
+def _only_user_of(entrypoint: str, operators: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name of the one operator that runs `entrypoint`."""
+    entrypoints = {key: (item.get("model") or {}).get("entrypoint") for key, item in operators.items()}
+    fitting = [key for key, other in entrypoints.items() if other == entrypoint]
+    if len(fitting) == 1:
+        return fitting[0]
+    there = ", ".join(f"{key} runs {other}" for key, other in entrypoints.items())
+    which = (
+        f"operators {', '.join(fitting)} all run {entrypoint}"
+        if fitting
+        else f"no operator runs {entrypoint}; {there}"
+    )
+    raise UsageError(f"{which}; say which with --operator")
+
+
+def _successors(spec: Mapping[str, Any], operators: Mapping[str, Mapping[str, Any]], name: str) -> set[str]:
+    """The names by which the outputs of operator `name` may be routed: operators, `reply` and `request`."""
     successors = {
         key
         for key, item in operators.items()
@@ -131,19 +151,9 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
     ]
     if any(str(source).partition(".")[0] == name for source in replies):
         successors.add("reply")
-    if chosen.get("feedback"):
+    if operators[name].get("feedback"):
         successors.add("request")
-    config = chosen.get("model", {}).get("config") or {}
-    warm_up = chosen.get("model", {}).get("warmUp") or {}
-    return OperatorSpec(
-        name,
-        tuple(inputs.values()),
-        tuple(sources[name].values()),
-        frozenset(successors),
-        "stateful" in chosen,
-        config,
-        dict(warm_up.get("row") or {}) if warm_up.get("enabled", True) else None,
-    )
+    return successors
 
 
 def _tensors(where: str, items: Any) -> dict[str, TensorSpec]:

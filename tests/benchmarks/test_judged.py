@@ -11,10 +11,14 @@ from benchmarks.judged import complete, judged, odd, open_requests
 
 from benchmarks import memory, recovery
 
-HEADER = '{"t":"graph","id":"g","want":0,"operators":{"p":{"kind":"stateful","join":"combine","inputs":["F"],"outputs":["F"]}}}\n'
+HEADER = (
+    '{"t":"graph","id":"g","want":0,"operators":'
+    '{"p":{"kind":"stateful","join":"combine","inputs":["F"],"outputs":["F"]}}}\n'
+)
 LINES = {
     "log": '{"t":"log","i":"frontend-1","gen":1,"shard":0,"epoch":1,"req":"0/0","key":"k1","digest":"9f"}\n',
-    "exec": '{"t":"exec","i":"p-1","gen":1,"op":"p","epoch":1,"seq":1,"version":1,"req":"0/0","lane":[],"in":["0/0"],"out":"p-1:1","route":["F"],'
+    "exec": '{"t":"exec","i":"p-1","gen":1,"op":"p","epoch":1,"seq":1,"version":1,'
+    '"req":"0/0","lane":[],"in":["0/0"],"out":"p-1:1","route":["F"],'
     '"chain":"a"}\n',
     "durable": '{"t":"durable","i":"p-1","gen":1,"op":"p","epoch":1,"version":1}\n',
     "reply": '{"t":"reply","i":"frontend-1","gen":1,"req":"0/0","values":["p-1:1"],"digest":"31"}\n',

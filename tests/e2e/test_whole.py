@@ -17,7 +17,8 @@ from e2e.scenarios import install
 from e2e import whole
 
 CASES = """<testsuites><testsuite>
-<testcase name="one"/><testcase name="two"><failure message="x"/></testcase><testcase name="three"><skipped message="no time"/></testcase>
+<testcase name="one"/><testcase name="two"><failure message="x"/></testcase>
+<testcase name="three"><skipped message="no time"/></testcase>
 </testsuite></testsuites>"""
 
 

@@ -201,7 +201,7 @@ SLOW = (
     '"nonce.models:Tally", config: {stateBytes: 65536}',
     '"nonce.models:Slow", config: {stateBytes: 65536, loadS: 4}',
 )
-"""Whoever is to replace a lost replica takes so long to start that the successor dies before, on any machine."""
+"""The replacement of a lost replica takes so long to start that the successor dies before, on any machine."""
 
 
 async def successor_dies(run: GraphRun, kept: bool = False) -> int:
@@ -223,7 +223,7 @@ async def successor_dies(run: GraphRun, kept: bool = False) -> int:
     return epoch
 
 
-async def test_f33_a_successor_that_dies_before_another_is_in_sync_loses_the_state_and_a_person_lets_it_begin_again(
+async def test_f33_a_successor_that_dies_before_another_is_in_sync_loses_the_state_until_a_person_restarts_it(
     tmp_path: Path,
 ) -> None:
     graphs = changed(tmp_path, SLOW, ("spec:\n", "spec:\n  recovery: {whenUnprotected: Block}\n"))

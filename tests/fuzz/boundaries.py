@@ -72,7 +72,8 @@ def mutated(value: object, rng: Random, most: int = 3, deep: tuple[int, ...] = (
         elif isinstance(holder, dict):
             holder[str(rng.choice(TEXTS))] = scalar(rng)
         else:
-            holder[at] = _copy(rng.choice([place[0][place[1]] for place in places[-50:]]))  # type: ignore[index,call-overload]
+            other, key = rng.choice(places[-50:])
+            holder[at] = _copy(other[key])  # type: ignore[index,call-overload]
     return root[0]
 
 

@@ -76,7 +76,8 @@ def test_what_is_said_arrives() -> None:
     stateful: {backups: 2, window: 8, checkpoint: {every: 60s, dir: /var/c}}
     standby: {hot: 2}
     batch: {maxRows: 5, maxDelay: 0}
-    model: {entrypoint: "p.m:B", image: "r/i:1", python: /p, env: {A: "1"}, config: {b: [1, null], a: 1.5}, warmUp: {row: {z: [1]}}}
+    model: {entrypoint: "p.m:B", image: "r/i:1", python: /p, env: {A: "1"}, config: {b: [1, null], a: 1.5},
+      warmUp: {row: {z: [1]}}}
     podTemplate: {spec: {nodeName: n}}
     inputs: [a, {from: request.y, as: target, optional: true}]
     outputs: [{name: z, datatype: FP64, shape: [2], finite: true}]
@@ -109,7 +110,8 @@ def test_what_is_said_arrives() -> None:
 LANES = """
   outputs: [{name: out, from: tail.x, lanes: concat}]
   operators:
-  - {name: a, model: {entrypoint: "m:A"}, inputs: [request.x], outputs: [&x {name: x, datatype: FP32, shape: [-1, 4]}]}
+  - {name: a, model: {entrypoint: "m:A"}, inputs: [request.x],
+     outputs: [&x {name: x, datatype: FP32, shape: [-1, 4]}]}
   - {name: mix, join: Interleave, model: {entrypoint: "m:A"}, inputs: [a, request.x], outputs: [*x]}
   - {name: left, model: {entrypoint: "m:A"}, inputs: [mix], outputs: [*x]}
   - {name: right, model: {entrypoint: "m:A"}, inputs: [mix], outputs: [*x]}
@@ -134,9 +136,11 @@ def test_a_first_closes_and_a_feedback_leads_back() -> None:
         """
   outputs: [{name: out, from: pick.x}]
   operators:
-  - {name: a, model: {entrypoint: "m:A"}, inputs: [request.x], outputs: [&x {name: x, datatype: FP32, shape: [3, 4]}]}
+  - {name: a, model: {entrypoint: "m:A"}, inputs: [request.x],
+     outputs: [&x {name: x, datatype: FP32, shape: [3, 4]}]}
   - {name: b, model: {entrypoint: "m:A"}, inputs: [request.x], outputs: [*x]}
-  - {name: pick, join: First, model: {entrypoint: "m:A"}, inputs: [a, b], outputs: [*x], feedback: {to: request, inputs: {x: x}, maxHops: 3}}
+  - {name: pick, join: First, model: {entrypoint: "m:A"}, inputs: [a, b], outputs: [*x],
+     feedback: {to: request, inputs: {x: x}, maxHops: 3}}
 """
     )
     assert set(graph.sink_edges) == {("pick", FRONTEND, ()), ("pick", FEEDBACK, ()), ("pick", CLOSE, ())}
@@ -149,7 +153,9 @@ def test_an_operator_whose_only_use_is_its_feedback_leads_somewhere() -> None:
     graph = compiled(
         SMALL
         + """
-  - {name: dream, model: {entrypoint: "m:A"}, inputs: [request.x], outputs: [{name: x, datatype: FP32, shape: [2, 4]}], feedback: {inputs: {x: x}}}
+  - {name: dream, model: {entrypoint: "m:A"}, inputs: [request.x],
+     outputs: [{name: x, datatype: FP32, shape: [2, 4]}],
+     feedback: {inputs: {x: x}}}
 """
     )
     assert graph.operators["dream"].successors == ()

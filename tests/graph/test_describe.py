@@ -22,9 +22,12 @@ spec:
   - {name: z, datatype: BYTES, shape: [], optional: true}
   outputs: [{name: out, from: [c.x, a.x]}]
   operators:
-  - {name: a, replicas: 2, standby: {hot: 1}, model: {entrypoint: "m:A"}, inputs: [request.x], outputs: [{name: x, datatype: FP32, shape: []}]}
-  - {name: b, stateful: {backups: 0}, model: {entrypoint: "m:A"}, inputs: [a, request.y], outputs: [{name: x, datatype: FP32, shape: []}]}
-  - {name: c, stateful: {}, standby: {hot: 1}, model: {entrypoint: "m:A"}, inputs: [b], outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: a, replicas: 2, standby: {hot: 1}, model: {entrypoint: "m:A"}, inputs: [request.x],
+     outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: b, stateful: {backups: 0}, model: {entrypoint: "m:A"}, inputs: [a, request.y],
+     outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: c, stateful: {}, standby: {hot: 1}, model: {entrypoint: "m:A"}, inputs: [b],
+     outputs: [{name: x, datatype: FP32, shape: []}]}
 """
 
 
@@ -101,7 +104,9 @@ spec:
   inputs: [{name: x, datatype: FP32, shape: [4]}]
   outputs: [{name: out, from: b.x}]
   operators:
-  - {name: a, replicas: 2, model: {entrypoint: "m:A"}, inputs: [request], outputs: [{name: x, datatype: FP32, shape: []}]}
-  - {name: b, stateful: {}, model: {entrypoint: "m:A"}, inputs: [a], outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: a, replicas: 2, model: {entrypoint: "m:A"}, inputs: [request],
+     outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: b, stateful: {}, model: {entrypoint: "m:A"}, inputs: [a],
+     outputs: [{name: x, datatype: FP32, shape: []}]}
 """
     assert describe(load_text(text)).notes == ()

@@ -103,8 +103,8 @@ FIELDS = [
     ),
     (
         put("mode", "LineageStash"),
-        'spec.mode: mode "LineageStash" is described for measurements but is not there yet; this version runs '
-        "NonStop, BufferedOutputs, StopAndCopy, Remus, None",
+        'spec.mode: mode "LineageStash" is described for measurements but is not there yet; this version '
+        "runs NonStop, BufferedOutputs, StopAndCopy, Remus, None",
     ),
     (put("mode", None), f"spec.mode: expected {MODES}, found nothing"),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),

@@ -32,12 +32,15 @@ from hams_history.report import Report
 from hams_protocol import lineage
 
 EXAMPLE = """
-{"t":"graph","id":"g","want":1,"operators":{"p":{"kind":"stateful","join":"combine","inputs":["F"],"outputs":["F"]}}}
+{"t":"graph","id":"g","want":1,"operators":\
+{"p":{"kind":"stateful","join":"combine","inputs":["F"],"outputs":["F"]}}}
 {"t":"call","client":"c1","key":"k1","digest":"9f"}
 {"t":"log","i":"F-1","gen":1,"shard":0,"epoch":1,"req":"0/0","key":"k1","digest":"9f"}
-{"t":"exec","i":"p-1","gen":1,"op":"p","epoch":1,"seq":1,"version":1,"req":"0/0","lane":[],"in":["0/0"],"out":"p-1:1","route":["F"],"chain":"a1"}
+{"t":"exec","i":"p-1","gen":1,"op":"p","epoch":1,"seq":1,"version":1,\
+"req":"0/0","lane":[],"in":["0/0"],"out":"p-1:1","route":["F"],"chain":"a1"}
 {"t":"failover","op":"p","gen":2,"epoch":2,"end":0,"i":"p-2"}
-{"t":"exec","i":"p-2","gen":2,"op":"p","epoch":2,"seq":1,"version":1,"req":"0/0","lane":[],"in":["0/0"],"out":"p-2:1","route":["F"],"chain":"b7"}
+{"t":"exec","i":"p-2","gen":2,"op":"p","epoch":2,"seq":1,"version":1,\
+"req":"0/0","lane":[],"in":["0/0"],"out":"p-2:1","route":["F"],"chain":"b7"}
 {"t":"apply","i":"p-3","gen":2,"op":"p","epoch":2,"version":1,"chain":"b7"}
 {"t":"durable","i":"p-2","gen":2,"op":"p","epoch":2,"version":1}
 {"t":"reply","i":"F-1","gen":2,"req":"0/0","values":["p-2:1"],"digest":"31"}

@@ -244,7 +244,8 @@ def a_value_of_another_request(change: Change) -> Mutated:
     )  # type: ignore[union-attr]
     if at is None or other is None:
         return None
-    return change.with_line(at, replace(change.lines[at], values=change.lines[other].values)), {"I1"}  # type: ignore[union-attr]
+    values = change.lines[other].values  # type: ignore[union-attr]
+    return change.with_line(at, replace(change.lines[at], values=values)), {"I1"}
 
 
 # ---- versions and ends ----

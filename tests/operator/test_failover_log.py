@@ -37,7 +37,10 @@ class Scene:
     def __init__(self) -> None:
         self.machine = Machine()
         self.told: list[tuple[str, FailoverRecord]] = []
-        self.failover_log = FailoverLog(self.machine, lambda name, record: self.told.append((name, record)))  # type: ignore[arg-type]
+        self.failover_log = FailoverLog(
+            self.machine,  # type: ignore[arg-type]
+            lambda name, record: self.told.append((name, record)),
+        )
         self.failover_log.step(TopologyLearnt(BEFORE, 4), 0.0)
 
     def suspect(self, instance: str, at: float, reason: str = "its connection broke") -> None:

@@ -244,7 +244,10 @@ class Rig:
         """The batch is through; `result` are fields of every unit's result."""
         from hams_protocol.ids import UnitId
 
-        results = tuple(UnitResult(UnitId(request, ()), P("out"), **result) for request in self.units)  # type: ignore[arg-type]
+        results = tuple(
+            UnitResult(UnitId(request, ()), P("out"), **result)  # type: ignore[arg-type]
+            for request in self.units
+        )
         return self.step(BatchDone(self.batch, results, updated))
 
     def run(self) -> list[Effect]:

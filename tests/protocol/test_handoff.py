@@ -27,7 +27,7 @@ def draining():
     return rig, proposed
 
 
-def test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_its_successor_wants_to_end_as_well():
+def test_nothing_is_executed_while_a_handover_may_be_committed_though_its_successor_leaves_too():
     rig, _ = draining()
     rig.get("q-2", Leave("q", 1))
     rig.token("F-1", value("F", R0, "r0"))

@@ -731,8 +731,8 @@ def test_a_keeper_that_lacks_the_end_or_is_gone_does_not_stay_where_a_primary_go
 
 
 def test_a_copy_for_keeping_frees_what_it_says_is_complete():
-    """Seed 2097324: later broadcasts held nothing new, so a slot's owner waited for ever for a request that was
-    complete before it handed the slot over."""
+    """Seed 2097324: later broadcasts held nothing new, so a slot's owner waited for ever for a request that
+    was complete before it handed the slot over."""
     rig = active_of(DATA, "p", "p-1", topo(3, ALONE, table("p", ("p-1", 1))))
     rig.step(MembersChanged(EVERYBODY))
     rig.token("F-1", value("F", R0, "0/0"))

@@ -22,67 +22,131 @@ import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
     "accept-old-epoch": vertex.test_a_deposed_owner_is_refused_and_told_why,
-    "act-before-commit": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
-    "adopted-under-new-id": stateless.test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_computed_again,
+    "act-before-commit": (
+        backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology
+    ),
+    "adopted-under-new-id": (
+        stateless.test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_computed_again
+    ),
     "alone-without-deps": primary.test_alone_a_version_is_durable_once_its_deps_on_others_are,
     "apply-before-upstream-durable": backup.test_a_record_is_held_until_its_deps_on_others_are_durable,
     "apply-orphan": backup.test_a_record_with_an_orphan_dep_is_discarded_with_all_that_follow_it,
     "apply-with-gap": backup.test_records_are_applied_in_order_whatever_order_they_come_in,
-    "attempt-not-awaited": poison.test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said,
-    "keeper-unaware-of-itself": keeper.test_a_keeper_that_is_the_primary_upstream_applies_what_waits_for_its_own_version,
-    "oldest-not-asked-for": primary.test_a_primary_alone_asks_for_what_its_oldest_version_waits_for_though_the_newest_does_not,
-    "drained-stays": handoff.test_a_former_primary_that_was_dropped_and_named_again_before_it_heard_of_its_handover_ends,
-    "found-unseen": recovery.test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion,
-    "lost-probe-counts": recovery.test_a_probe_is_sent_once_more_when_the_suspects_connection_is_back_for_the_first_may_be_lost_with_it,
-    "starved-judge-judges": recovery.test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while,
-    "suspect-without-backup": poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served,
+    "attempt-not-awaited": (
+        poison.test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said
+    ),
+    "keeper-unaware-of-itself": (
+        keeper.test_a_keeper_that_is_the_primary_upstream_applies_what_waits_for_its_own_version
+    ),
+    "oldest-not-asked-for": (
+        primary.test_a_primary_alone_asks_for_what_its_oldest_version_waits_for_though_the_newest_does_not
+    ),
+    "drained-stays": (
+        handoff.test_a_former_primary_that_was_dropped_and_named_again_before_it_heard_of_its_handover_ends
+    ),
+    "found-unseen": (
+        recovery.test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion
+    ),
+    "lost-probe-counts": (recovery.test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back),
+    "starved-judge-judges": (
+        recovery.test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while
+    ),
+    "suspect-without-backup": (
+        poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served
+    ),
     "complete-request-taken": vertex.test_a_complete_request_is_refused_for_ever,
-    "begins-again-unasked": recovery.test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person_logged,
+    "begins-again-unasked": (
+        recovery.test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person_logged
+    ),
     "complete-without-close": findings.test_a_first_whose_loser_becomes_orphan_does_not_run_again,
-    "consumed-not-restored": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
+    "consumed-not-restored": (
+        backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all
+    ),
     "copy-speculative": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
     "copy-without-consumed": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
     "dead-model-stays-dead": recovery.test_an_answer_counts_for_the_topology_in_which_it_was_given,
-    "durable-version-dropped": backup.test_it_keeps_every_version_that_its_primary_may_be_ahead_by_and_the_durable_one_to_go_back_to,
-    "late-replacement-not-awaited": recovery.test_an_instance_that_comes_late_has_its_time_to_tell_of_a_checkpoint,
+    "durable-version-dropped": (
+        backup.test_it_keeps_every_version_that_its_primary_may_be_ahead_by_and_the_durable_one_to_go_back_to
+    ),
+    "late-replacement-not-awaited": (
+        recovery.test_an_instance_that_comes_late_has_its_time_to_tell_of_a_checkpoint
+    ),
     "deps-not-transitive": primary.test_dependencies_are_transitive_over_the_state,
-    "durable-when-tainted": findings.test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_durable,
+    "durable-when-tainted": (
+        findings.test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_durable
+    ),
     "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
-    "durable-before-rollback": findings.test_who_has_told_what_it_can_go_back_to_makes_nothing_more_of_it_durable,
-    "early-ask-ignored": followers.test_a_joiner_that_knows_sooner_that_it_is_named_gets_its_copy_as_soon_as_the_primary_knows,
-    "ends-dropped-unheard": recovery.test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay,
+    "durable-before-rollback": (
+        findings.test_who_has_told_what_it_can_go_back_to_makes_nothing_more_of_it_durable
+    ),
+    "early-ask-ignored": (
+        followers.test_a_joiner_that_knows_sooner_that_it_is_named_gets_its_copy_as_soon_as_the_primary_knows
+    ),
+    "ends-dropped-unheard": (
+        recovery.test_an_end_goes_once_every_instance_knows_a_topology_that_had_it_and_the_newest_stay
+    ),
     "follower-answers": stateless.test_a_followers_answer_is_not_its_sets,
-    "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
-    "goes-on-after-hand-over": handoff.test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_its_successor_wants_to_end_as_well,
-    "handed-slot-forgotten": stateless.test_who_has_handed_a_slot_over_tells_what_it_had_received_until_the_request_completes,
+    "frozen-takes-records": (
+        backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology
+    ),
+    "goes-on-after-hand-over": (
+        handoff.test_nothing_is_executed_while_a_handover_may_be_committed_though_its_successor_leaves_too
+    ),
+    "handed-slot-forgotten": (
+        stateless.test_who_has_handed_a_slot_over_tells_what_it_had_received_until_the_request_completes
+    ),
     "hung-is-dead": recovery.test_a_lost_state_does_not_begin_again_at_once_where_who_has_it_may_only_hang,
-    "successor-not-asked": handoff.test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well,
+    "successor-not-asked": (
+        handoff.test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well
+    ),
     "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
     "held-outputs-survive-failover": modes.test_what_is_held_goes_with_the_epoch_in_which_it_was_made,
     "takeover-releases-at-once": modes.test_saved_outputs_are_held_as_well_until_they_are_durable,
-    "vacant-slot-open": vertex.test_nothing_is_taken_of_an_owner_that_the_topology_has_revoked_though_nobody_has_its_slot_yet,
-    "release-before-durable": modes.test_outputs_are_held_until_their_version_is_durable_and_leave_without_dependencies,
+    "vacant-slot-open": (
+        vertex.test_nothing_is_taken_of_an_owner_that_the_topology_has_revoked_though_nobody_has_its_slot_yet
+    ),
+    "release-before-durable": (
+        modes.test_outputs_are_held_until_their_version_is_durable_and_leave_without_dependencies
+    ),
     "runs-while-copied": modes.test_a_model_that_stops_to_be_copied_begins_no_batch_meanwhile,
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,
-    "ignore-taint": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
+    "ignore-taint": (
+        recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit
+    ),
     "joins-keep-orphan": vertex.test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted,
     "kept-never-asked": kept.test_kept_states_are_asked_only_where_no_in_sync_member_answers,
     "kept-pending": kept.test_a_former_primary_reports_its_newest_record_with_only_durable_deps,
-    "kept-without-consumed": kept.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed,
+    "kept-without-consumed": (
+        kept.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed
+    ),
     "lanes-share-fan": joins.test_a_fan_out_operator_runs_once_for_each_of_its_lanes,
-    "leave-ack-set-before-shrink": primary.test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known,
+    "leave-ack-set-before-shrink": (
+        primary.test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known
+    ),
     "leaves-at-once": backup.test_a_backup_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile,
-    "merge-unknown-epoch": vertex.test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt,
+    "merge-unknown-epoch": (
+        vertex.test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_yet
+    ),
     "mix-fan-out-values": joins.test_values_of_two_executions_of_one_fan_out_are_not_mixed,
     "newest-fence-only": findings.test_an_older_fence_that_comes_late_does_not_relax_a_stricter_one,
     "no-fence": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
-    "no-reload": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
-    "no-slot-query": stateless.test_a_new_owner_asks_every_instance_of_a_stateless_successor_and_the_leader_of_a_set_before_it_emits,
+    "no-reload": (
+        backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all
+    ),
+    "no-slot-query": (
+        stateless.test_a_new_owner_asks_all_of_a_stateless_successor_and_the_leader_of_a_set_before_it_emits
+    ),
     "no-window": primary.test_a_full_window_holds_the_next_update_and_drops_nothing,
     "old-freeze-accepted": backup.test_a_freeze_of_another_generation_is_refused,
-    "outputs-not-resent": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
-    "outputs-without-own-dep": primary.test_outputs_leave_at_once_and_depend_on_the_version_they_were_released_with,
-    "poison-runs-for-ever": poison.test_after_max_attempts_the_request_gets_a_typed_error_and_others_are_served,
+    "outputs-not-resent": (
+        backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all
+    ),
+    "outputs-without-own-dep": (
+        primary.test_outputs_leave_at_once_and_depend_on_the_version_they_were_released_with
+    ),
+    "poison-runs-for-ever": (
+        poison.test_after_max_attempts_the_request_gets_a_typed_error_and_others_are_served
+    ),
     "query-without-fence": stateless.test_a_successor_fences_the_old_owner_before_it_answers,
     "receipt-counts-as-apply": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
     "record-ack-of-old-epoch": primary.test_an_acknowledgement_of_another_epoch_does_not_count,
@@ -92,21 +156,35 @@ KILLERS: dict[str, Callable[[], None]] = {
         outbox.made()
     ),
     "revoked-goes-on": machine.test_a_revoked_instance_stops_and_its_state_is_kept,
-    "restart-takes-keeper": recovery.test_a_state_that_begins_again_takes_no_keeper_of_another_lost_state_with_it_that_may_wake_up,
-    "silent-asked-to-go-back": recovery.test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and_its_state_begins_again,
-    "holds-what-others-wait-for": stateless.test_what_comes_before_a_request_that_a_leaving_owner_has_begun_does_not_wait_for_its_successor,
-    "rollback-drops-keeper": keeper.test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end,
-    "rollback-to-pending": recovery.test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps,
+    "restart-takes-keeper": (
+        recovery.test_a_state_that_begins_again_takes_no_keeper_of_another_lost_state_with_it_that_may_wake_up
+    ),
+    "silent-asked-to-go-back": (
+        recovery.test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting
+    ),
+    "holds-what-others-wait-for": (
+        stateless.test_what_precedes_a_request_that_a_leaving_owner_has_begun_waits_for_no_successor
+    ),
+    "rollback-drops-keeper": (
+        keeper.test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end
+    ),
+    "rollback-to-pending": (
+        recovery.test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps
+    ),
     "route-not-kept": stateless.test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept,
     "set-before-ack-set": followers.test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync,
     "shrink-from-outside": recovery.test_a_manager_never_shrinks_a_set_on_its_primarys_behalf,
-    "silent-leader-dropped": stateless.test_a_set_whose_leader_died_before_it_answered_must_answer_by_its_new_leader,
+    "silent-leader-dropped": (
+        stateless.test_a_set_whose_leader_died_before_it_answered_must_answer_by_its_new_leader
+    ),
     "skip-without-deps": primary.test_a_unit_of_skips_takes_a_seq_and_a_record_but_no_model_and_no_capture,
     "slot-moves-while-busy": stateless.test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed,
     "update-during-capture": primary.test_the_update_is_entered_only_when_the_version_before_is_captured,
     "unreadable-is-lost": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
     "unreadable-runs": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
-    "update-with-orphans": primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again,
+    "update-with-orphans": (
+        primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again
+    ),
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }
 

@@ -137,7 +137,7 @@ def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patienc
     assert freezes(rig.all)
 
 
-def test_a_probe_is_sent_once_more_when_the_suspects_connection_is_back_for_the_first_may_be_lost_with_it():
+def test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back():
     rig = manager(P, Q, S)
     rig.step(PeerDown("p-1", refused=False))
     asked = probes(rig)
@@ -367,7 +367,7 @@ def test_first_roles_are_given_to_who_is_there():
 LONG = tuple((epoch, 10 * epoch) for epoch in range(1, 9))
 
 
-def test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay():
+def test_an_end_goes_once_every_instance_knows_a_topology_that_had_it_and_the_newest_stay():
     rig = manager(rset("p", "p-1", epoch=9, ends=LONG), rset("q", "q-1"), S, **EVERYBODY)
     assert proposed(rig.all).find("p").ends == LONG, "of the first proposal nobody has heard"
     others = [name.replace("_", "-") for name in EVERYBODY]
@@ -514,7 +514,7 @@ def test_a_lost_state_begins_again_at_once_where_nobody_listens_any_more_and_lat
     assert of(rig.all, Propose)[-1].topology.find("q").primary == "q-9"
 
 
-def test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and_its_state_begins_again():
+def test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting():
     """Seed 4006183: managers asked it for ever what it could go back to, and gave no roles meanwhile."""
     one = graph(op("q", FRONTEND, stateful=True)).data
     data = Graph(replace(one, recovery=replace(one.recovery, when_lost=WhenLost.RESTART)))
@@ -531,7 +531,7 @@ def test_a_primary_that_must_go_back_and_dies_first_keeps_no_attempt_waiting_and
 
 
 def test_a_state_that_begins_again_takes_no_keeper_of_another_lost_state_with_it_that_may_wake_up():
-    """Seed 6019703: the members of a set that begins again are revoked, and one of them kept another state."""
+    """Seed 6019703: a set that begins again revokes its members, and one of them kept another state."""
     data = Graph(graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True)).data)
     rig = Rig(ManagerMachine(data, "m-1", False))
     rig.members(m_1="manager", F_1="F", q_9="q", p_9="p")

@@ -55,7 +55,7 @@ def test_a_first_owner_asks_nobody():
     assert of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
 
 
-def test_a_new_owner_asks_every_instance_of_a_stateless_successor_and_the_leader_of_a_set_before_it_emits():
+def test_a_new_owner_asks_all_of_a_stateless_successor_and_the_leader_of_a_set_before_it_emits():
     rig = owner()
     assert asked(rig.all) == ["c-1", "d-1"]
     assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
@@ -280,9 +280,10 @@ def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():
     assert (slot.instance, slot.epoch, slot.successor) == ("b-9", 2, None)
 
 
-def test_what_comes_before_a_request_that_a_leaving_owner_has_begun_does_not_wait_for_its_successor():
-    """Seed 4046236: two operators were to hand over a slot. One had run the first of two requests and held the
-    second back, the other the other way round: neither request was ever complete, so neither slot moved."""
+def test_what_precedes_a_request_that_a_leaving_owner_has_begun_waits_for_no_successor():
+    """Seed 4046236: two operators were to hand over a slot. One had run the first of two requests and held
+    the second back, the other the other way round: neither request was ever complete, so neither slot
+    moved."""
     rig = owner("b-1", epoch=1, generation=1)
     rig.token("F-1", value("F", R1, "0/1"))
     rig.done(updated=False)

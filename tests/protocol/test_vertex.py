@@ -35,7 +35,7 @@ def test_a_token_is_run_and_acknowledged_under_its_value_id():
     assert acks(rig) == ["p-1:1"]
 
 
-def test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt():
+def test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_yet():
     rig = middle()
     effects = rig.token("x-1", value("p", R0, "p-2:1", dep("p", 2, 10)))
     assert of(effects, AskTopology)

@@ -149,7 +149,7 @@ class Stateless(hams_sdk.Model):
 
 
 class TriesInUpdate(Good):
-    """The first line under `with update:` does nothing: an exception there would skip the end of the `with`."""
+    """The first line under `with update:` does nothing: an exception there would skip the end of `with`."""
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
         total = self.total + batch["x"].sum(axis=0)

@@ -88,8 +88,8 @@ def test_a_model_that_fits_passes(run: Run) -> None:
         ("Exits", "FAIL  the model ended its process (exit status 0): it must raise instead"),
         (
             "WantsArguments",
-            "FAIL  the class cannot be made without arguments: TypeError: WantsArguments.__init__() missing 1 "
-            "required positional argument: 'size'; `initialize` gets model.config",
+            "FAIL  the class cannot be made without arguments: TypeError: WantsArguments.__init__() missing "
+            "1 required positional argument: 'size'; `initialize` gets model.config",
         ),
         (
             "WritesInput",

@@ -215,7 +215,8 @@ def test_an_image_that_fits_one_holder_and_not_the_next_writes_neither(change: A
 
 
 def test_opaque_that_does_not_give_bytes_is_named() -> None:
-    state = State({"o": hams_sdk.Opaque(lambda: "text", lambda _: None)})  # type: ignore[arg-type, return-value]
+    text = hams_sdk.Opaque(lambda: "text", lambda _: None)  # type: ignore[arg-type, return-value]
+    state = State({"o": text})
     with pytest.raises(StateFault, match=r"Opaque.get returned a str, expected bytes"):
         captured(state)
 

@@ -10,7 +10,15 @@ from hams_wire.logs import formatter
 
 
 def record(message: str, exc_info: object = None) -> logging.LogRecord:
-    result = logging.LogRecord("hams.test", logging.WARNING, "file", 1, message, (), exc_info)  # type: ignore[arg-type]
+    result = logging.LogRecord(
+        "hams.test",
+        logging.WARNING,
+        "file",
+        1,
+        message,
+        (),
+        exc_info,  # type: ignore[arg-type]
+    )
     result.created, result.msecs = 1767225600.25, 250.0
     return result
 

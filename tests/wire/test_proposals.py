@@ -9,7 +9,7 @@ from hams_wire.proposals import Proposals
 
 
 class Etcd:
-    """What a process was asked for, in order. `then`: what its machine proposes when it is told of an outcome."""
+    """The calls of a process, in order. `then`: the proposals of its machine when it learns an outcome."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []

@@ -125,7 +125,8 @@ def extended(value: object) -> object:
 
 def required(value: object, cls: type) -> object:
     """JSON of an older version: of each object only what has no default."""
-    fields = {item.encode_name: item for item in msgspec.inspect.type_info(cls).fields}  # type: ignore[attr-defined]
+    described = msgspec.inspect.type_info(cls).fields  # type: ignore[attr-defined]
+    fields = {item.encode_name: item for item in described}
     assert isinstance(value, dict)
     return {name: item for name, item in value.items() if fields[name].required}
 

@@ -188,6 +188,7 @@ async def test_a_command_that_ended_with_its_container_has_done_what_it_said() -
     ],
 )
 async def test_a_command_that_failed_says_why_in_a_line(written: list[tuple[int, bytes]], said: str) -> None:
+    cluster = Cluster(Exec(*written), "n")  # type: ignore[arg-type]
     with pytest.raises(CommandError) as raised:
-        await Cluster(Exec(*written), "n").run_in("p", "proxy", ["x"], ends_with_it=True)  # type: ignore[arg-type]
+        await cluster.run_in("p", "proxy", ["x"], ends_with_it=True)
     assert str(raised.value) == said

@@ -169,8 +169,8 @@ def test_a_home_that_is_no_folder_is_named(hams, arguments):
     done = hams(*arguments)
     assert (done.returncode, done.stderr) == (
         1,
-        f"hams: {hams.home}: Not a directory; expected {hams.home} to be a folder, or a name for one, that this "
-        "user can write; HAMS_HOME names another\n",
+        f"hams: {hams.home}: Not a directory; expected {hams.home} to be a folder, or a name for one, that "
+        "this user can write; HAMS_HOME names another\n",
     )
 
 
@@ -351,8 +351,8 @@ def test_a_start_in_a_home_that_is_no_folder_says_what_to_do(hams, options):
     done = hams("up", hams.graph("fine"), *options)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        f": Not a directory; expected {hams.home} to be a folder, or a name for one, that this user can write; "
-        "HAMS_HOME names another"
+        f": Not a directory; expected {hams.home} to be a folder, or a name for one, that this user can write"
+        "; HAMS_HOME names another"
     )
     assert "Errno" not in done.stderr
     assert "Traceback" not in done.stderr

@@ -35,6 +35,42 @@ def test_a_graph_goes_up_survives_a_kill_and_goes_down_without_a_trace(hams):
     hams.ok("up", file, "--detach", "--history", hams.folder / "history")
     hams.until(lambda: hams.settled("first"), "a status of everybody")
     status = hams.json("status")
+    check_status_of_first(status)
+    assert infer(status["url"], "first", 1.0, "one") == 1
+
+    again = hams("up", file, "--detach")
+    assert again.returncode == 1
+    assert "runs already" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
+
+    hit = hams.json("kill", "count")
+    assert (hit["operator"], hit["role"], hit["signal"]) == ("count", "primary", "KILL")
+    hams.until(lambda: hams.settled("first"), "redundant again after a kill")
+    assert infer(status["url"], "first", 1.0, "two") == 2, "the state has forgotten"
+    assert infer(status["url"], "first", 1.0, "one") == 1, "the first key has another reply"
+    primary = next(item for item in hams.json("status")["instances"] if item["role"] == "primary")
+    assert primary["epoch"] >= 2
+    assert primary["id"] != hit["instance"]
+
+    load = hams.json("load", file, "--rate", 30, "--duration", "2s", "--verify")
+    counts = {key: load[key] for key in ("sent", "ok", "failed", "doubled", "resent", "wrong")}
+    assert counts == {"sent": 60, "ok": 60, "failed": 0, "doubled": 0, "resent": 6, "wrong": []}
+
+    memory = memory_of(hams, "first")
+    hams.until(
+        lambda: hams.settled("first"),
+        "everybody at their places when it ends: its history says who was there",
+    )
+    hams.ok("down")
+    assert hams.processes() == []
+    assert not memory.exists()
+    assert hams("status").returncode == 1
+    hams.ok("history", "check", hams.folder / "history")
+    assert list((hams.folder / "history").glob("client-*.jsonl"))
+
+
+def check_status_of_first(status):
+    """What the status and the page of metrics of a settled graph `first` say."""
     assert set(status) == {"graph", "url", "grpc", "generation", "conditions", "instances", "metrics"}
     with urllib.request.urlopen(status["metrics"], timeout=30) as response:
         page = response.read().decode()
@@ -64,43 +100,6 @@ def test_a_graph_goes_up_survives_a_kill_and_goes_down_without_a_trace(hams):
         ("double", "active"),
     ]
     assert sum(item["leader"] for item in status["instances"]) == 1
-    assert infer(status["url"], "first", 1.0, "one") == 1
-
-    again = hams("up", file, "--detach")
-    assert again.returncode == 1
-    assert "runs already" in again.stderr
-    assert len(again.stderr.splitlines()) == 1
-
-    hit = hams.json("kill", "count")
-    assert (hit["operator"], hit["role"], hit["signal"]) == ("count", "primary", "KILL")
-    hams.until(lambda: hams.settled("first"), "redundant again after a kill")
-    assert infer(status["url"], "first", 1.0, "two") == 2, "the state has forgotten"
-    assert infer(status["url"], "first", 1.0, "one") == 1, "the first key has another reply"
-    primary = next(item for item in hams.json("status")["instances"] if item["role"] == "primary")
-    assert primary["epoch"] >= 2
-    assert primary["id"] != hit["instance"]
-
-    load = hams.json("load", file, "--rate", 30, "--duration", "2s", "--verify")
-    assert (load["sent"], load["ok"], load["failed"], load["doubled"], load["resent"], load["wrong"]) == (
-        60,
-        60,
-        0,
-        0,
-        6,
-        [],
-    )
-
-    memory = memory_of(hams, "first")
-    hams.until(
-        lambda: hams.settled("first"),
-        "everybody at their places when it ends: its history says who was there",
-    )
-    hams.ok("down")
-    assert hams.processes() == []
-    assert not memory.exists()
-    assert hams("status").returncode == 1
-    hams.ok("history", "check", hams.folder / "history")
-    assert list((hams.folder / "history").glob("client-*.jsonl"))
 
 
 def test_a_supervisor_killed_leaves_no_process_and_its_leftovers_are_cleared(hams):

@@ -39,7 +39,10 @@ UID = "0a1b2c3d-0000-4000-8000-000000000001"
 PLACE = GraphRef("pair", "shop", UID)
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
-ETCD = "https://hams-etcd-0.hams-etcd-peers.hams-system.svc:2379,https://hams-etcd-1.hams-etcd-peers.hams-system.svc:2379"
+ETCD = (
+    "https://hams-etcd-0.hams-etcd-peers.hams-system.svc:2379,"
+    "https://hams-etcd-1.hams-etcd-peers.hams-system.svc:2379"
+)
 
 
 @dataclass

@@ -1011,7 +1011,8 @@ async def test_a_model_in_a_crash_loop_is_told_with_its_last_words() -> None:
     await scene.look()
     assert scene.condition("Ready")["reason"] == "ModelCrashLoop"
     assert scene.graph["status"]["lastFailureInfo"] == {
-        "operator": "count", "instance": "pair-count-1", "exitCode": 1, "log": "Traceback\nImportError: no torch", "at": "2026-01-01T00:00:00Z"
+        "operator": "count", "instance": "pair-count-1", "exitCode": 1,
+        "log": "Traceback\nImportError: no torch", "at": "2026-01-01T00:00:00Z"
     }  # fmt: skip
     assert scene.events()["ModelCrashLoop"].endswith("exit code 1): ImportError: no torch")
 
@@ -1156,9 +1157,7 @@ def bound(scene: Scene, name: str, seconds_ago: float, **status: Any) -> None:
     scene.kube.items["Pod", "shop", name]["spec"] = {"nodeName": "node2"}
 
 
-async def test_the_pod_of_a_revoked_instance_on_a_node_that_is_away_is_deleted_before_kubernetes_notices() -> (
-    None
-):
+async def test_a_revoked_instances_pod_on_a_node_that_is_away_is_deleted_before_kubernetes_notices() -> None:
     """It still says Ready, for forty seconds. A ReplicaSet does not count a pod that is being deleted."""
     scene = Scene()
     await scene.serving()

@@ -199,7 +199,9 @@ async def test_nobody_is_asked_to_stop_before_all_of_the_new_one_is_there(missin
     scene.write = write  # type: ignore[method-assign]
     if missing == "a pod":
         new_pod = scene.new_pod
-        scene.new_pod = lambda number, name, role, ready=True: new_pod(number, name, role, name != "m1")  # type: ignore[method-assign]
+        scene.new_pod = lambda number, name, role, ready=True: (  # type: ignore[method-assign]
+            new_pod(number, name, role, name != "m1")
+        )
     await scene.there()
     assert scene.phase() is None
 

@@ -36,7 +36,8 @@ def test_a_graph_is_a_config_map_a_service_and_a_deployment_and_budget_for_each_
         f"pair-{part}" for part in parts
     }
     assert {key for key in items if key[0] not in ("Deployment", "PodDisruptionBudget")} == {
-        ("ConfigMap", "pair-graph"), ("Service", "pair"), ("NetworkPolicy", "pair-peers"), ("NetworkPolicy", "pair-clients")
+        ("ConfigMap", "pair-graph"), ("Service", "pair"),
+        ("NetworkPolicy", "pair-peers"), ("NetworkPolicy", "pair-clients")
     }  # fmt: skip
 
 
@@ -58,7 +59,8 @@ def test_without_a_resource_nothing_owns_the_objects() -> None:
 
 def test_there_are_as_many_pods_as_local_instances() -> None:
     items = objects()
-    assert {name: item["spec"]["replicas"] for (kind, name), item in items.items() if kind == "Deployment"} == {
+    deployments = {name: item for (kind, name), item in items.items() if kind == "Deployment"}
+    assert {name: item["spec"]["replicas"] for name, item in deployments.items()} == {
         "pair-manager": 3, "pair-frontend": 2, "pair-count": 2, "pair-pass": 3
     }  # fmt: skip
 
@@ -163,7 +165,8 @@ def test_a_primary_and_its_backup_are_kept_apart() -> None:
         "preferredDuringSchedulingIgnoredDuringExecution"
     ][0]
     assert term["podAffinityTerm"] == {
-        "labelSelector": {"matchLabels": {GRAPH: "pair", OPERATOR: "count"}}, "topologyKey": "kubernetes.io/hostname"
+        "labelSelector": {"matchLabels": {GRAPH: "pair", OPERATOR: "count"}},
+        "topologyKey": "kubernetes.io/hostname"
     }  # fmt: skip
 
 

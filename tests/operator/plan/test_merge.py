@@ -28,9 +28,9 @@ def test_lists_of_named_things_merge_by_name_and_keep_their_places() -> None:
 
 
 def test_other_lists_are_replaced() -> None:
-    assert merged({"args": ["a", "b"], "tolerations": [{"key": "x"}]}, {"args": ["c"], "tolerations": [{"key": "y"}]}) == {
-        "args": ["c"], "tolerations": [{"key": "y"}]
-    }  # fmt: skip
+    own = {"args": ["a", "b"], "tolerations": [{"key": "x"}]}
+    other = {"args": ["c"], "tolerations": [{"key": "y"}]}
+    assert merged(own, other) == other
 
 
 def test_directives_delete_and_replace() -> None:

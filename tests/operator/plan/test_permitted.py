@@ -46,9 +46,15 @@ def test_placement_sizes_and_volumes_are_allowed(template: str) -> None:
         ("{spec: {initContainers: [{name: x, image: y}]}}", "spec.initContainers"),
         ("{spec: {containers: [{name: x, image: y}]}}", "spec.containers[].image"),
         ("{spec: {containers: [{name: model, command: [sh]}]}}", "spec.containers[].command"),
-        ("{spec: {containers: [{name: model, securityContext: {privileged: true}}]}}", "spec.containers[].securityContext"),
+        (
+            "{spec: {containers: [{name: model, securityContext: {privileged: true}}]}}",
+            "spec.containers[].securityContext",
+        ),
         ("{spec: {containers: [{name: model, securityContext: null}]}}", "spec.containers[].securityContext"),
-        ("{spec: {containers: [{name: model, envFrom: [{secretRef: {name: x}}]}]}}", "spec.containers[].envFrom"),
+        (
+            "{spec: {containers: [{name: model, envFrom: [{secretRef: {name: x}}]}]}}",
+            "spec.containers[].envFrom",
+        ),
         (
             "{spec: {containers: [{name: model, env: [{name: A, valueFrom: {secretKeyRef: {name: x, key: "
             "y}}}]}]}}",

@@ -586,7 +586,7 @@ async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_g
         assert counts == list(range(1, len(counts) + 1))
 
 
-async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_and_a_third_one_knows_the_keys_of_the_first(
+async def test_after_the_switch_the_old_shape_passes_on_and_a_third_one_knows_the_keys_of_the_first(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as result, asyncio.timeout(240):

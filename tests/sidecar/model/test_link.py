@@ -186,8 +186,8 @@ async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read:
         (6, 'expected outputs "y", got "z"'),
         (
             10,
-            "ValueError: assignment destination is read-only; the arrays of a batch are read-only: write into "
-            "a copy, as of `batch[name].copy()`",
+            "ValueError: assignment destination is read-only; the arrays of a batch are read-only: write "
+            "into a copy, as of `batch[name].copy()`",
         ),
         (13, "the update stage was entered twice in one run"),
         (17, "run returned None, expected a dict of outputs or hams_sdk.Outputs"),
