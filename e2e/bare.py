@@ -232,9 +232,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-async def _there(look: Callable[[], Awaitable[bool]], what: str) -> None:
+async def _there(is_there: Callable[[], Awaitable[bool]], what: str) -> None:
     end = time.monotonic() + START_S
-    while not await look():
+    while not await is_there():
         if time.monotonic() > end:
             raise NotInTime(f"{what}: not within {START_S:g} s")
         await asyncio.sleep(0.2)

@@ -112,7 +112,7 @@ class Unexpected(Exception):
 
 async def _converged(kube: KubeClient, waited_for: set[str], began: float) -> None:
     """Until the status of each says that nobody has a role yet. Raises Unexpected, KubeError."""
-    version, total, told = "0", len(waited_for), 0
+    version, total, settled = "0", len(waited_for), 0
     while waited_for:
         async for event in kube.watch(GRAPHS, NAMESPACE, "", version):
             item = event["object"]
@@ -125,8 +125,8 @@ async def _converged(kube: KubeClient, waited_for: set[str], began: float) -> No
                 raise Unexpected(f"{item['metadata']['name']}: {ready['reason']}: {ready['message']}")
             if ready["reason"] == "NoPrimary":
                 waited_for.discard(item["metadata"]["name"])
-            if 10 * (total - len(waited_for)) // total > told:
-                told = 10 * (total - len(waited_for)) // total
+            if 10 * (total - len(waited_for)) // total > settled:
+                settled = 10 * (total - len(waited_for)) // total
                 print(f"{time.monotonic() - began:7.1f} s  {total - len(waited_for)} graphs", flush=True)
             if not waited_for:
                 return

@@ -34,8 +34,12 @@ class Stranger:
         self.folder = folder
         self.bin = folder / "venv" / "bin"
         names = ("PATH", "LANG", "PIP_CERT", "PIP_INDEX_URL", "PIP_FIND_LINKS", "SSL_CERT_FILE")
-        kept = {name: os.environ[name] for name in names if name in os.environ}
-        self.environment = {**kept, "HOME": str(folder / "home"), "PATH": f"{self.bin}:{kept['PATH']}"}
+        environment = {name: os.environ[name] for name in names if name in os.environ}
+        self.environment = {
+            **environment,
+            "HOME": str(folder / "home"),
+            "PATH": f"{self.bin}:{environment['PATH']}",
+        }
         (folder / "home").mkdir()
 
     def run(self, *words: str | Path, timeout_s: float | None = COMMAND_S) -> str:

@@ -28,7 +28,7 @@ import hams_compiled  # noqa: E402
 LEFT_OUT = {"frozen.py"}
 """A decorator, which runs at import time only and gives functions attributes of their own."""
 
-KEPT_MAX = 4
+COMPILATIONS_MAX = 4
 """Compilations kept: one for each branch that somebody goes back and forth between."""
 
 PTH = Path(sysconfig.get_path("purelib")) / "hams_compiled.pth"
@@ -141,7 +141,7 @@ def main() -> int:
             (path for path in home.iterdir() if path.is_dir() and path != target),
             key=lambda path: path.stat().st_mtime,
         )
-        for old in others[: -KEPT_MAX + 1]:
+        for old in others[: -COMPILATIONS_MAX + 1]:
             shutil.rmtree(old)
         shutil.copyfile(ROOT / "tools" / "hams_compiled.pth", PTH)
         print(f"compile: the core, {target.name} in {time.monotonic() - began:.0f} s")

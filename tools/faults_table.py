@@ -78,7 +78,7 @@ COLLECTED = re.compile(r"^(?P<file>\S+)\.py::(?P<name>.+)$", re.MULTILINE)
 
 Test = tuple[str, str]
 """A test as JUnit names it: dotted module (and class), function with its parameters."""
-Cells = dict[tuple[str, str], "Found"]
+Cells = dict[tuple[str, str], "RowResult"]
 """By row and level."""
 
 
@@ -87,7 +87,7 @@ class BadResults(Exception):
 
 
 @dataclass
-class Found:
+class RowResult:
     """What ran of one row at one level. `there`: how many tests the sources have, 0 if that is not known."""
 
     there: int = 0
@@ -162,7 +162,7 @@ def count_sources(tests: set[Test], into: Cells) -> None:
     """Say of each row and level how many tests there are."""
     for module, name in tests:
         for row in rows_of(name):
-            into.setdefault((row, level_of(module)), Found()).there += 1
+            into.setdefault((row, level_of(module)), RowResult()).there += 1
 
 
 def read_junit(paths: list[Path], into: Cells, tests: set[Test]) -> list[str]:
@@ -183,7 +183,7 @@ def read_junit(paths: list[Path], into: Cells, tests: set[Test]) -> list[str]:
             gone.append(f"{module}.{name}")
             continue
         for row in rows:
-            cell = into.setdefault((row, level_of(module)), Found())
+            cell = into.setdefault((row, level_of(module)), RowResult())
             skipped = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
                 cell.failed += 1
@@ -226,7 +226,7 @@ def read_sim(path: Path, into: Cells) -> None:
         raise BadResults(f"{path}: expected a file named after a row that is simulated, such as F8.json")
     if not histories:
         raise BadResults(f"{path}: no history was simulated")
-    cell = into.setdefault((path.stem, "S"), Found(unit="histories"))
+    cell = into.setdefault((path.stem, "S"), RowResult(unit="histories"))
     cell.passed += histories - failures
     cell.failed += failures
     cell.seconds += histories / histories_per_s if histories_per_s else 0.0

@@ -75,12 +75,12 @@ def __hash__(self) -> int:
 def __repr__(self) -> str:
     return f"{cls.name}({shown})"
 """
-    kept = [item for item in cls.body if not isinstance(item, ast.AnnAssign)]
-    if not kept or not isinstance(kept[0], ast.Expr):
-        kept.insert(0, ast.Expr(ast.Constant("A value.")))
+    statements = [item for item in cls.body if not isinstance(item, ast.AnnAssign)]
+    if not statements or not isinstance(statements[0], ast.Expr):
+        statements.insert(0, ast.Expr(ast.Constant("A value.")))
     matched = ast.parse(f"__match_args__: Final = ({''.join(f'{name!r}, ' for name in names)})").body[0]
     declared = [ast.AnnAssign(item.target, item.annotation, None, 1) for item in fields]
-    cls.body = [kept[0], matched, *declared, *ast.parse(methods).body, *kept[1:]]
+    cls.body = [statements[0], matched, *declared, *ast.parse(methods).body, *statements[1:]]
     cls.decorator_list = []
     return _marked(cls.name, fields, "marked")
 

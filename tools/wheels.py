@@ -32,9 +32,9 @@ def wheel(project: str, machine_code: Path | None = None) -> Path:
     environment = {**os.environ, "HAMS_MACHINE_CODE": "" if machine_code is None else str(machine_code)}
     subprocess.run([*command, "--wheel-dir", str(folder), project], check=True, cwd=ROOT, env=environment)
     (made,) = folder.glob("*.whl")
-    kept = made.rename(DIST / made.name)
+    path = made.rename(DIST / made.name)
     folder.rmdir()
-    return kept
+    return path
 
 
 def main(arguments: list[str]) -> int:

@@ -46,12 +46,12 @@ def succeeds(*words: Word, env: dict[str, str] | None = None) -> bool:
     )
 
 
-def until(look: Callable[[], T], limit_s: float, what: str, pause_s: float = 0.05) -> T:
-    """The first true thing that `look` returns. Raises NotInTime. For what offers nothing to wait on: sockets
-    of other programs, kernel objects."""
+def until(outcome: Callable[[], T], limit_s: float, what: str, pause_s: float = 0.05) -> T:
+    """The first true thing that `outcome` returns. Raises NotInTime. For what offers nothing to wait on:
+    sockets of other programs, kernel objects."""
     end = time.monotonic() + limit_s
     while True:
-        value = look()
+        value = outcome()
         if value:
             return value
         if time.monotonic() > end:

@@ -31,7 +31,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
 )
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 RESTART_PAUSE_S = 0.5
-LOOK_S = 0.05
+POLL_S = 0.05
 GO_GARBAGE_PERCENT = "60"
 """GOGC of the components: less memory for a little more time."""
 BRIDGE = "02:00:00:00:00:01"
@@ -272,7 +272,7 @@ def supervise(folders: Folders, number: int) -> None:
             running[name] = child.pid
             print(f"{time.time():.3f} start {name} pid {child.pid}")
         _reap(running, ended)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

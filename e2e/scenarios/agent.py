@@ -38,7 +38,7 @@ class Agent:
         """One command. Raises KeyError for one that there is not."""
         match order["do"]:
             case "look":
-                return await self._look(order["etcd"], Path(order["keys"]), order["uid"])
+                return await self._observe(order["etcd"], Path(order["keys"]), order["uid"])
             case "load":
                 self._number += 1
                 history = Path(order["history"]) if order["history"] else None
@@ -66,7 +66,7 @@ class Agent:
             await self._coordination.close()
             self._coordination = None
 
-    async def _look(self, etcd: str, keys: Path, uid: str) -> object:
+    async def _observe(self, etcd: str, keys: Path, uid: str) -> object:
         """The topology: primaries, backups, owners of slots; and who is registered as what."""
         if (
             self._coordination is None

@@ -22,7 +22,7 @@ USUAL_S = 75.0
 SCENARIO_S = 1800
 NEEDED_S = {"test_F14_pods_are_deleted_at_random": RANDOM_S + USUAL_S}
 """How long scenarios take."""
-KEPT = ROOT / "out" / "e2e"
+HISTORIES = ROOT / "out" / "e2e"
 """Histories of scenarios that failed."""
 
 
@@ -87,7 +87,7 @@ def judged(installation: Installation, file: Path, name: str) -> Iterator[GraphR
         pytest.skip(str(error))
     except BaseException:
         if run is not None:
-            keep_history(run, KEPT / name)
+            keep_history(run, HISTORIES / name)
         raise
 
 

@@ -165,7 +165,7 @@ class Hits:
     def replaced(self, operator: str, within_s: float = REPLACED_S) -> None:
         """See `Run`."""
 
-        def look() -> bool:
+        def is_replaced() -> bool:
             item = self.resource()
             seen = item.get("status", {}).get("observedGeneration", 0) >= item["metadata"]["generation"]
             image = next(op["model"]["image"] for op in item["spec"]["operators"] if op["name"] == operator)
@@ -176,7 +176,7 @@ class Hits:
             ]
             return seen and all(rolled_out(deployment, image) for deployment in mine)
 
-        until(look, within_s, f"new pods of {operator}", 0.2)
+        until(is_replaced, within_s, f"new pods of {operator}", 0.2)
 
     def images_of(self, operator: str) -> list[str]:
         """Those that an operator's Deployment asks for."""
@@ -190,10 +190,10 @@ class Hits:
     def all_replaced(self, image: str, within_s: float = REPLACED_S) -> None:
         """Until every pod of the graph has proxies, frontends and managers of this image, and is Ready."""
 
-        def look() -> bool:
+        def is_replaced() -> bool:
             return all(image in images_in(item) and rolled_out(item, None) for item in self.deployments())
 
-        until(look, within_s, f"sidecars of {image} everywhere", 0.3)
+        until(is_replaced, within_s, f"sidecars of {image} everywhere", 0.3)
 
 
 def images_in(deployment: dict[str, Any]) -> list[str]:

@@ -49,8 +49,8 @@ GONE_LATE_S = 180.0
 """For a graph to go. After the API server was away, programs of Kubernetes look for it again after up to a
 minute."""
 KNOWN_S = 60.0
-LOOK_S = 0.05
-POD_LOOK_S = 0.5
+POLL_S = 0.05
+POD_POLL_S = 0.5
 """Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
 STATELESS = "active"
 CLIENTS_NICE = -15
@@ -172,12 +172,12 @@ class GraphRun(Hits):
         """The topology, once etcd answers. Raises NotInTime."""
         seen: dict[str, Any] = {}
 
-        def look() -> bool:
+        def is_known() -> bool:
             seen.clear()
             seen.update(self.topology())
             return "error" not in seen
 
-        until(look, KNOWN_S, "an answer of etcd", LOOK_S)
+        until(is_known, KNOWN_S, "an answer of etcd", POLL_S)
         return seen
 
     def instance_of(self, operator: str, role: str) -> str:
@@ -242,10 +242,10 @@ class GraphRun(Hits):
         last = ""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            topology, pause_s = self.topology(), LOOK_S
+            topology, pause_s = self.topology(), POLL_S
             last = self.why_not_redundant(topology)
             if not last:
-                pause_s = POD_LOOK_S
+                pause_s = POD_POLL_S
                 try:
                     last = self.why_not_ready(topology)
                 except CommandFailed as error:
@@ -258,11 +258,11 @@ class GraphRun(Hits):
     def until(self, holds: Callable[[dict[str, Any]], bool], within_s: float = REDUNDANT_S) -> None:
         """Until the topology is as wanted. Raises NotInTime."""
 
-        def look() -> bool:
+        def is_wanted() -> bool:
             topology = self.topology()
             return "error" not in topology and holds(topology)
 
-        until(look, within_s, "topology", LOOK_S)
+        until(is_wanted, within_s, "topology", POLL_S)
 
     def changed(self, within_s: float = 30.0) -> None:
         """Until the pod that was deleted last is Ready no more: from then on `redundant` speaks of what came
@@ -273,7 +273,7 @@ class GraphRun(Hits):
             present = self.pods().get(pod)
             return present is None or "deletionTimestamp" in present["metadata"]
 
-        until(if_known(gone), within_s, f"end of {pod}", POD_LOOK_S)
+        until(if_known(gone), within_s, f"end of {pod}", POD_POLL_S)
 
     def spare_pods(self) -> list[str]:
         """Pods whose end loses no state: of every set to which they belong another member is in sync, and
@@ -358,7 +358,7 @@ class GraphRun(Hits):
     def answered(self, count: int, within_s: float = 60) -> None:
         """Until so many more requests have been answered."""
         target = int(self.agent.ask("answered")) + count
-        until(lambda: int(self.agent.ask("answered")) >= target, within_s, f"{count} more replies", LOOK_S)
+        until(lambda: int(self.agent.ask("answered")) >= target, within_s, f"{count} more replies", POLL_S)
 
     # -- judging ---------------------------------------------------------------------------------------------
 
@@ -542,22 +542,22 @@ def _delete(run: GraphRun, controller: bool) -> None:
     gone(cluster, name, run.gone_s, lambda: not run.pods())
 
 
-def if_known(look: Callable[[], bool]) -> Callable[[], bool]:
+def if_known(holds: Callable[[], bool]) -> Callable[[], bool]:
     """A look by kubectl, to be repeated: what the API server does not answer is not so yet."""
 
     def again() -> bool:
         try:
-            return look()
+            return holds()
         except CommandFailed:
             return False
 
     return again
 
 
-def gone(cluster: Cluster, name: str, within_s: float, look: Callable[[], bool]) -> None:
+def gone(cluster: Cluster, name: str, within_s: float, is_gone: Callable[[], bool]) -> None:
     """Wait until it is. Raises NotInTime, which says what is left, and what holds it."""
     try:
-        until(if_known(look), within_s, f"end of {name}", 0.2)
+        until(if_known(is_gone), within_s, f"end of {name}", 0.2)
     except NotInTime as error:
         columns = (
             "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,"

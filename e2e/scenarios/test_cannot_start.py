@@ -25,7 +25,7 @@ from e2e.scenarios.variants import variant
 GRAPHS = 6
 SAID_S = 240.0
 """For the status of each graph to name what is wrong."""
-TOLD = {"ModelCrashLoop", "Unschedulable"}
+CANNOT_START = {"ModelCrashLoop", "Unschedulable"}
 """Nodes that are full of the first graphs have no place for the last ones."""
 LASTS_S = 600.0 if FULL else 60.0
 """How long they go on crashing after that."""
@@ -69,7 +69,7 @@ def reason(cluster: Cluster, name: str) -> str:
 def said(cluster: Cluster, name: str, within_s: float) -> str:
     """Wait until a graph's status tells what keeps it from starting, and return that. Raises NotInTime."""
     until(
-        lambda: reason(cluster, name) in TOLD,
+        lambda: reason(cluster, name) in CANNOT_START,
         within_s,
         f"the status of {name} to tell what is wrong, instead of {reason(cluster, name)!r}",
         2.0,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.cluster.commands import until
-from e2e.scenarios.conftest import KEPT
+from e2e.scenarios.conftest import HISTORIES
 from e2e.scenarios.hits import reason, status_code
 from e2e.scenarios.install import Installation
 from e2e.scenarios.report import report
@@ -14,7 +14,7 @@ from e2e.scenarios.run import GraphRun, graph_on, keep_history
 from e2e.scenarios.variants import variant
 from hams_operator.chaos.scenarios import Aim, successor_dies
 
-TOLD_S = 30.0
+LOSS_KNOWN_S = 30.0
 """For the controller to say in the status what has happened."""
 REFUSED_S = 120.0
 """For a frontend to refuse a request: one that was asked before it had heard of the loss keeps the request
@@ -35,7 +35,7 @@ def lossy(installation: Installation, folder: Path, policy: str, block: bool = T
         run.verify_history()
     except BaseException:
         if run is not None:
-            keep_history(run, KEPT / f"F13-{policy}")
+            keep_history(run, HISTORIES / f"F13-{policy}")
         raise
 
 
@@ -48,7 +48,7 @@ def losses(run: GraphRun) -> set[str]:
     return {line["op"] for line in run.lines("lost")}
 
 
-def told(run: GraphRun, operator: str) -> object:
+def last_loss(run: GraphRun, operator: str) -> object:
     return next(item for item in run.resource()["status"]["operators"] if item["name"] == operator).get(
         "lastLoss"
     )
@@ -76,7 +76,7 @@ def test_F13_a_lost_state_stops_the_graph_until_a_person_decides(
         run.redundant()
         with run.load():
             run.answered(40)
-        until(lambda: told(run, "b"), TOLD_S, "loss of b in the status")
+        until(lambda: last_loss(run, "b"), LOSS_KNOWN_S, "loss of b in the status")
         assert "b" in losses(run)
     report(run, "F13 Stop")
 
@@ -90,7 +90,7 @@ def test_F13_a_lost_state_begins_again_where_the_policy_says_so(
             crash_all(run, "b")
             run.answered(40)
             run.redundant()
-        until(lambda: told(run, "b"), TOLD_S, "loss of b in the status")
+        until(lambda: last_loss(run, "b"), LOSS_KNOWN_S, "loss of b in the status")
         assert "b" in losses(run)
     report(run, "F13 Restart")
 
@@ -106,9 +106,9 @@ def test_F33_a_promoted_backup_dies_before_another_is_in_sync(
             run.redundant()
         lost = "b" in losses(run)
         if lost:
-            until(lambda: told(run, "b"), TOLD_S, "loss of b in the status")
+            until(lambda: last_loss(run, "b"), LOSS_KNOWN_S, "loss of b in the status")
         else:
-            assert told(run, "b") is None
+            assert last_loss(run, "b") is None
         counts = sorted(int(reply["tensors"][run.tensor]) for reply in run.replies)
         assert lost or counts == list(range(1, len(counts) + 1))
     report(run, "F33", lost=lost)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.commands import CommandFailed, until
-from e2e.scenarios.conftest import KEPT
+from e2e.scenarios.conftest import HISTORIES
 from e2e.scenarios.install import Installation
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun, graph_on, keep_history
@@ -43,7 +43,7 @@ def limited(installation: Installation, tmp_path: Path, request: pytest.FixtureR
         run.verify()
     except BaseException:
         if run is not None:
-            keep_history(run, KEPT / request.node.name)
+            keep_history(run, HISTORIES / request.node.name)
         raise
 
 

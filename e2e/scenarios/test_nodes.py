@@ -5,7 +5,7 @@ import time
 from e2e.cluster.cluster import NotPossible
 from e2e.cluster.layout import kubernetes_timers
 from e2e.scenarios.report import report
-from e2e.scenarios.run import LOOK_S, GraphRun
+from e2e.scenarios.run import POLL_S, GraphRun
 from hams_operator.chaos.scenarios import Aim, drained
 from hams_operator.plan.pods_seen import pod_of
 
@@ -138,7 +138,7 @@ def whole_without(run: GraphRun, pods: set[str], began_s: float) -> float:
             missing = ", ".join(str(name) for name in held if pod_of(str(name), pods))
         if not missing:
             return took_s
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     nodes = {
         name: (
             item["spec"].get("nodeName"),

@@ -205,9 +205,9 @@ def test_a_wrong_graph_is_refused_in_the_words_of_hams_validate(
 ) -> None:
     """But for the numbers of lines, which an object does not have."""
     cluster, file = installation.cluster, variant(tmp_path, "wrong", wrong)
-    told = hams("validate", file)
-    problems = [re.sub(r" \(line \d+\)$", "", line) for line in told.stderr.splitlines()[:-1]]
-    assert (told.returncode, len(problems)) == (1, 2), told.stderr
+    refused_here = hams("validate", file)
+    problems = [re.sub(r" \(line \d+\)$", "", line) for line in refused_here.stderr.splitlines()[:-1]]
+    assert (refused_here.returncode, len(problems)) == (1, 2), refused_here.stderr
     trusted = (
         "get",
         "validatingwebhookconfiguration",

@@ -57,7 +57,7 @@ class LocalBuilder:
         self._root, self._cache, self._work, self._out = root, cache, work, out
         self._registry, self._tag = registry, tag
         self._known: dict[str, Image] = {"scratch": Image()}
-        self._kept: set[Path] = set()
+        self._archives: set[Path] = set()
         cache.mkdir(parents=True, exist_ok=True)
         out.mkdir(parents=True, exist_ok=True)
 
@@ -94,9 +94,9 @@ class LocalBuilder:
     def drop_unfit(self) -> list[str]:
         """Remove archives of earlier runs that nothing can load any more: they leave out layers which no
         archive holds now. Their names."""
-        held = {blob for path in self._kept for blob in layers_of(path)[1]}
+        held = {blob for path in self._archives for blob in layers_of(path)[1]}
         dropped = []
-        for path in sorted(set(self._out.glob("*.tar")) - self._kept):
+        for path in sorted(set(self._out.glob("*.tar")) - self._archives):
             try:
                 wanted, there = layers_of(path)
             except BadArchive:
@@ -112,7 +112,7 @@ class LocalBuilder:
     def _write(self, file: str, name: str, image: Image, omit: set[str] | tuple[()]) -> None:
         """Only what changed: a new file makes the cluster import everything anew."""
         target, note = self._out / f"{file}.tar", self._out / f"{file}.key"
-        self._kept.add(target)
+        self._archives.add(target)
         key = hashlib.sha256(
             repr(
                 (FORMAT, name, image.config, [layer.digest for layer in image.layers], sorted(omit))

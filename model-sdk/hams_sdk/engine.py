@@ -467,9 +467,9 @@ def _check_call(model: Model, name: str, arguments: tuple[None, ...], wanted: st
     method = getattr(model, name)
     signature = inspect.signature(method)
     own = ", ".join(["self", *map(str, signature.parameters.values())])
-    found, why = f"{name}({own})", ""
+    own_form, why = f"{name}({own})", ""
     if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
-        found, why = f"async def {found}", ": leave out `async`"
+        own_form, why = f"async def {own_form}", ": leave out `async`"
     elif inspect.isgeneratorfunction(method):
         why = " with `yield` in it: return one result"
     else:
@@ -479,7 +479,7 @@ def _check_call(model: Model, name: str, arguments: tuple[None, ...], wanted: st
             why = f": {error}"
     if why:
         place = at_place(place_of_definition(method))
-        raise BadModel(f"{type(model).__name__}: expected {wanted}, found {found}{why}{place}")
+        raise BadModel(f"{type(model).__name__}: expected {wanted}, found {own_form}{why}{place}")
 
 
 def sizes(tensors: Sequence[tuple[tuple[int, ...], Array | bytes]]) -> list[int]:

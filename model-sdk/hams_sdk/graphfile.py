@@ -22,7 +22,7 @@ def read_operator(path: Path, entrypoint: str, operator: str | None) -> Operator
         if document is None:
             raise UsageError("is empty; expected one ServiceGraph")
         if not isinstance(document, Mapping):
-            raise UsageError(f"expected a ServiceGraph, found {_found(document)}")
+            raise UsageError(f"expected a ServiceGraph, found {_shown(document)}")
         return _find(_mapping("spec", _needed("", document, "spec")), entrypoint, operator)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
@@ -56,7 +56,7 @@ def _parse(path: Path) -> Any:
         raise UsageError(f"not YAML: {' '.join(str(error).split())}") from error
 
 
-def _found(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, list) and value:
         return "a list"
     if isinstance(value, Mapping) and value:
@@ -66,13 +66,13 @@ def _found(value: Any) -> str:
 
 def _mapping(where: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{where}: expected a mapping, found {_found(value)}")
+        raise UsageError(f"{where}: expected a mapping, found {_shown(value)}")
     return value
 
 
 def _list(where: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise UsageError(f"{where}: expected a list, found {_found(value)}")
+        raise UsageError(f"{where}: expected a list, found {_shown(value)}")
     return value
 
 
@@ -167,7 +167,7 @@ def _tensors(where: str, items: Any) -> dict[str, TensorSpec]:
         shape = _list(f"{place}.shape", item.get("shape", []))
         for axis, size in enumerate(shape):
             if not isinstance(size, int):
-                raise UsageError(f"{place}.shape[{axis}]: expected a number, found {_found(size)}")
+                raise UsageError(f"{place}.shape[{axis}]: expected a number, found {_shown(size)}")
         specs[name] = TensorSpec(
             name, datatype, tuple(shape), bool(item.get("optional")), bool(item.get("finite"))
         )

@@ -20,8 +20,8 @@ def made_up(spec: TensorSpec, rows: int, generator: np.random.Generator) -> Arra
     floats."""
     shape = (rows, *(VARIABLE if size == -1 else size for size in spec.shape))
     if spec.datatype == "BYTES":
-        words = [b"word%d" % number for number in generator.integers(0, 100, int(np.prod(shape)))]
-        return np.array([*words, None], dtype=object)[:-1].reshape(shape)
+        texts = [b"word%d" % number for number in generator.integers(0, 100, int(np.prod(shape)))]
+        return np.array([*texts, None], dtype=object)[:-1].reshape(shape)
     dtype = NUMPY[spec.datatype]
     if spec.datatype == "BF16":
         return generator.integers(0x3F00, 0x3F80, shape, dtype=np.uint16)

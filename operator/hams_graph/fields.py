@@ -219,20 +219,20 @@ class OneOf(Generic[E]):
 
     def read(self, value: Plain, path: Path, notes: Notes) -> E:
         """The member; the first one as stand-in."""
-        words = [option.value for option in self.options]
-        if isinstance(value, str) and value in words:
+        choices = [option.value for option in self.options]
+        if isinstance(value, str) and value in choices:
             return self.options(value)
         if isinstance(value, str) and value in self.remarks:
             notes.say(path, self.remarks[value])
         elif isinstance(value, str) and value.lower() in self.slips:
             notes.say(
                 path,
-                f"expected {listed(words)}, found {shown(value)}; did you mean "
+                f"expected {listed(choices)}, found {shown(value)}; did you mean "
                 f'"{self.slips[value.lower()]}"?',
             )
         else:
-            guess = did_you_mean(value, words) if isinstance(value, str) else ""
-            notes.say(path, f"expected {listed(words)}, found {shown(value)}{guess}")
+            guess = did_you_mean(value, choices) if isinstance(value, str) else ""
+            notes.say(path, f"expected {listed(choices)}, found {shown(value)}{guess}")
         return next(iter(self.options))
 
 
@@ -382,7 +382,7 @@ def given_fields(cls: type) -> dict[str, Given]:
 
 def _camel(name: str) -> str:
     first, *rest = name.removesuffix("_s").split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return first + "".join(part.capitalize() for part in rest)
 
 
 def _read_fields(cls: type[T], value: dict[str, Plain] | None, path: Path, notes: Notes) -> T:

@@ -494,7 +494,7 @@ class Frontend:
 
 @part
 class Managers:
-    """Who confirms failures and moves roles."""
+    """The managers: processes that confirm failures and move roles."""
 
     replicas: int = field_of(
         Whole(1, managers_max), default=3, about="manager instances; all but one may fail"

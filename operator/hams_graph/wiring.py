@@ -1,4 +1,4 @@
-"""Who feeds whom: names of inputs resolved to operators and tensors, edges, order, lanes.
+"""The edges of a graph: names of inputs resolved to operators and tensors, edges, order, lanes.
 
 Resolution notes what does not exist. To find further problems in the same pass, a misspelt operator is taken
 for the one it most likely means; where there is no such guess, `Wiring.certain` is False and checks that
@@ -142,30 +142,30 @@ def _note_unreadable(wiring: Wiring, notes: Notes) -> None:
             wiring.unreadable.add((source, tensor))
 
 
-def _resolve_source(wiring: Wiring, notes: Notes, path: Path, word: str) -> str | None:
-    """The source that `word` names or most likely means; None if there is none."""
-    if word == REQUEST:
+def _resolve_source(wiring: Wiring, notes: Notes, path: Path, text: str) -> str | None:
+    """The source that `text` names or most likely means; None if there is none."""
+    if text == REQUEST:
         return FRONTEND
-    if word in wiring.index:
-        return word
-    guess = nearest(word, (*wiring.index, REQUEST))
+    if text in wiring.index:
+        return text
+    guess = nearest(text, (*wiring.index, REQUEST))
     request_tensors = wiring.tensors(FRONTEND)
-    if guess is None and word in request_tensors:
-        notes.say(path, f'no operator "{word}"; a tensor of the request is written "{REQUEST}.{word}"')
+    if guess is None and text in request_tensors:
+        notes.say(path, f'no operator "{text}"; a tensor of the request is written "{REQUEST}.{text}"')
         return FRONTEND
     if guess is None:
         wiring.certain = False
         makers = [
-            op.name for op in wiring.resource.spec.operators if word in (output.name for output in op.outputs)
+            op.name for op in wiring.resource.spec.operators if text in (output.name for output in op.outputs)
         ]
         hint = (
-            f'; an output is written "{makers[0]}.{word}"'
+            f'; an output is written "{makers[0]}.{text}"'
             if makers
             else f"; there {'is' if len(wiring.index) == 1 else 'are'} {listed(wiring.index, last='and')}"
         )
-        notes.say(path, f'no operator "{word}"{hint}')
+        notes.say(path, f'no operator "{text}"{hint}')
         return None
-    notes.say(path, f'no operator "{word}"; did you mean "{guess}"?')
+    notes.say(path, f'no operator "{text}"; did you mean "{guess}"?')
     return FRONTEND if guess == REQUEST else guess
 
 
@@ -180,8 +180,8 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
     if not item.source:
         wiring.certain = False
         return
-    word, dot, tensor = item.source.partition(".")
-    source = _resolve_source(wiring, notes, path, word)
+    text, dot, tensor = item.source.partition(".")
+    source = _resolve_source(wiring, notes, path, text)
     if source is None:
         return
     edge = wiring.edges[position].setdefault(source, [])
@@ -213,11 +213,11 @@ def _resolve_reply(
         wiring.certain = False
     for place, text in enumerate(reply.sources):
         here = (*path, place) if several else path
-        word, dot, tensor = text.partition(".")
+        maker, dot, tensor = text.partition(".")
         if not text:
             wiring.certain = False
             continue
-        source = _resolve_source(wiring, notes, here, word)
+        source = _resolve_source(wiring, notes, here, maker)
         if source is None:
             continue
         if source == FRONTEND:

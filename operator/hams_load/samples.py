@@ -83,8 +83,8 @@ def from_npz(path: Path) -> Iterator[dict[str, Array]]:
             raise BadData(
                 f"--data {path}: expected a .npz file of plain arrays, found a single array (.npy)"
             ) from None
-        with loaded as found:
-            arrays = {name: found[name] for name in found.files}
+        with loaded as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except (
         OSError,
         ValueError,

@@ -99,13 +99,14 @@ def file_of(settings: Mapping[str, Any]) -> str:
     return json.dumps(resolved, indent=1) + "\n"
 
 
-def has_run(told: Sequence[ReportedMember], peer_url: str) -> bool:
+def has_run(members: Sequence[ReportedMember], peer_url: str) -> bool:
     """Whether the member at this address has been part of a cluster, by what a member of it tells.
 
     A cluster that begins knows the names of all its members at once, and no addresses for clients of those
-    that have not come up. Who is missing altogether was about to be added again when it was stopped.
+    that have not come up. A member that is missing altogether was about to be added again when it was
+    stopped.
     """
-    mine = next((seen for seen in told if peer_url in seen.peers), None)
+    mine = next((seen for seen in members if peer_url in seen.peers), None)
     return mine is None or bool(mine.clients) or not mine.name
 
 
@@ -116,7 +117,7 @@ def others_of(settings: Mapping[str, Any]) -> list[str]:
     return [url for url in urls if url != mine]
 
 
-async def told_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, ...]:
+async def reported_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, ...]:
     """What the first other member that runs knows of all; it needs no majority for that. Empty: every other
     one has no data. Returns when that is known, however long that takes."""
     others, context = others_of(settings), _peer_tls(settings)
@@ -142,13 +143,13 @@ async def told_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, .
                 )
         if not silent:
             return ()
-        await asyncio.sleep(limits.etcd_look_s)
+        await asyncio.sleep(limits.etcd_poll_s)
 
 
 @contextlib.asynccontextmanager
 async def saying_no_data(settings: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Whoever asks this member's peer address for members is told that it knows none. Raises OSError where
-    somebody else listens there."""
+    """Answers on this member's peer address that it knows no members. Raises OSError where somebody else
+    listens there."""
     url = urlsplit(str(settings["listen-peer-urls"]))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -214,8 +215,8 @@ async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settin
         return settings
     peer_url, name = str(settings["initial-advertise-peer-urls"]), str(settings["name"])
     async with saying_no_data(settings):
-        told = await told_by_others(settings)
-    if not told or not has_run(told, peer_url):
+        members = await reported_by_others(settings)
+    if not members or not has_run(members, peer_url):
         return settings
     if (
         data.is_dir()
@@ -231,10 +232,10 @@ async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settin
             return settings | {"initial-cluster": cluster, "initial-cluster-state": "existing"}
         finally:
             await etcd.close()
-        await asyncio.sleep(limits.etcd_look_s)
+        await asyncio.sleep(limits.etcd_poll_s)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m hams_operator.etcd_member --config FILE --endpoints URLS [--tls FOLDER] -- FLAGS OF
     ETCD`."""
     parser = argparse.ArgumentParser(
@@ -246,7 +247,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--endpoints", required=True, help="where clients reach the other members")
     parser.add_argument("--tls", type=Path, help="a folder with ca.crt, client.crt and client.key")
     parser.add_argument("flags", nargs="+", help="what etcd would be started with")
-    asked = parser.parse_args(words)
+    asked = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     folder = asked.tls
     tls = None if folder is None else Tls(folder / "ca.crt", folder / "client.crt", folder / "client.key")

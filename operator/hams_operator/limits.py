@@ -7,7 +7,7 @@ log_bytes_max = 8 << 20
 status_interval_s = 0.1
 """Between two looks at a starting graph."""
 
-etcd_look_s = 2.0
+etcd_poll_s = 2.0
 """Between two looks at an etcd that does not answer."""
 
 payload_bytes_max = 1 << 20

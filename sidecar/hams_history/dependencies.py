@@ -28,7 +28,7 @@ class Dependencies:
         self.settled: dict[str, float] = {}
         self.said: dict[str, float] = {}
         """Of what never settles because its state was lost: from where on that was said. It is not undone, so
-        whoever takes it after that may."""
+        a state may take it after that."""
         self.dead: dict[str, float] = {}
         self.tainted: set[str] = set()
         for table in tables.order:

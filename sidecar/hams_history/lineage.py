@@ -18,7 +18,7 @@ _Node = str | tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WrongDependency:
     """A dependency that is wrong, and the exec lines on the way to it: the culprit's first."""
 
     op: str
@@ -32,7 +32,9 @@ class Found:
         return f"version {self.version} of {self.op}, epoch {self.stretch.epoch}"
 
 
-def trace(tables: Tables, values: Sequence[str], states: Sequence[State], culprit: Culprit) -> Found | None:
+def trace(
+    tables: Tables, values: Sequence[str], states: Sequence[State], culprit: Culprit
+) -> WrongDependency | None:
     """Breadth first from `values` and `states` to the nearest dependency that `culprit` names."""
     came_from: dict[_Node, _Node | None] = {}
     queue: deque[_Node] = deque()
@@ -66,7 +68,9 @@ def trace(tables: Tables, values: Sequence[str], states: Sequence[State], culpri
                 # What is judged is the epoch in which the value was made, whatever its lineage took over.
                 stretch = table.stretches[line.epoch]
                 if culprit(table, stretch, line.version):
-                    return Found(table.name, stretch, line.version, _path(tables, came_from, node, stretches))
+                    return WrongDependency(
+                        table.name, stretch, line.version, _path(tables, came_from, node, stretches)
+                    )
                 push_state(table, stretch, line.version, node)
             for value in line.inputs:
                 push(value, node)

@@ -1,8 +1,8 @@
 """I4 and the chains of I1: each (request, lane) once in a surviving history, and there if a value was routed
 to it.
 
-Who got a value is told by the `route` of its execution; a request's input goes to every operator that the
-header connects to "F". What is not known is not judged: whether an edge from the frontend carried a skip
+The `route` of an execution names the receivers of its value; a request's input goes to every operator that
+the header connects to "F". What is not known is not judged: whether an edge from the frontend carried a skip
 because optional tensors were absent.
 """
 

@@ -45,9 +45,9 @@ class Stretch:
 
     `start`: the end of the epoch before; `end`: its own, None while it is the newest. `judged_end` is `end`,
     or None if what lies beyond it was reported lost; `lost_above` is the lowest such end from here on, which
-    excuses what lies above it, and `lost_at` where that was said first. `kept`: the lowest end from here on,
-    what is left in the surviving history. `began`, `gen`: position and generation of the failover line that
-    began it.
+    excuses what lies above it, and `lost_at` where that was said first. `lowest_end`: the lowest end from
+    here on, what is left in the surviving history. `began`, `gen`: position and generation of the failover
+    line that began it.
     """
 
     __slots__ = (
@@ -57,9 +57,9 @@ class Stretch:
         "epoch",
         "gen",
         "judged_end",
-        "kept",
         "lost_above",
         "lost_at",
+        "lowest_end",
         "mark",
         "next",
         "prev",
@@ -73,7 +73,7 @@ class Stretch:
         self.start = 0
         self.end: int | None = None
         self.judged_end: int | None = None
-        self.kept: int | None = None
+        self.lowest_end: int | None = None
         self.lost_above: int | None = None
         self.lost_at: int | None = None
         self.began: int | None = None
@@ -99,7 +99,7 @@ class Stretch:
 
     def survives(self, seq: int) -> bool:
         """Whether a seq of this epoch is in the surviving history."""
-        return seq > self.start and (self.kept is None or seq <= self.kept)
+        return seq > self.start and (self.lowest_end is None or seq <= self.lowest_end)
 
 
 class OperatorTable:
@@ -336,7 +336,7 @@ class Tables:
                 position,
             )
             if line.out is not None:
-                # Whoever consumed the second one is told of this, not that nobody computed it.
+                # The consumer of the second one is reported with this, not with a value that nobody computed.
                 self.producers.setdefault(line.out, (position, line))
 
     def _take_failover(self, position: int, line: FailoverLine) -> None:
@@ -359,8 +359,8 @@ class Tables:
                 position,
             )
         elif line.gen < known.gen:
-            # Who learns of it later writes the generation it acts on: the lowest is the one that it was
-            # committed in.
+            # An instance that learns of it later writes the generation it acts on: the lowest is the one that
+            # it was committed in.
             table.failovers[line.epoch] = (first, line)
 
     def _take_lost(self, position: int, line: LostLine) -> None:
@@ -412,13 +412,13 @@ class Tables:
                 else:
                     before.lost_above = before.end
             before = stretch
-        kept: int | None = None
+        lowest_end: int | None = None
         for stretch in reversed(known):
             if stretch.end is not None:
-                kept = stretch.end if kept is None else min(kept, stretch.end)
-            stretch.kept = kept
+                lowest_end = stretch.end if lowest_end is None else min(lowest_end, stretch.end)
+            stretch.lowest_end = lowest_end
             if table.lost_from is not None:
-                stretch.lost_above = kept
+                stretch.lost_above = lowest_end
             elif (after := stretch.next) is not None and after.lost_above is not None:
                 if stretch.lost_above is None or after.lost_above < stretch.lost_above:
                     stretch.lost_above = after.lost_above

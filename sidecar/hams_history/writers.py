@@ -25,14 +25,14 @@ class _Epoch:
     """What was seen of one epoch: its writer, and the lowest and highest generation in which it was acted
     in."""
 
-    __slots__ = ("highest", "highest_at", "lowest", "lowest_at", "told", "writer", "writer_at")
+    __slots__ = ("highest", "highest_at", "lowest", "lowest_at", "reported", "writer", "writer_at")
 
     def __init__(self, generation: int, position: int) -> None:
         self.lowest = self.highest = generation
         self.lowest_at = self.highest_at = position
         self.writer: str | None = None
         self.writer_at = position
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
 
 class OneWriter:
@@ -145,8 +145,8 @@ class OneWriter:
     def _write(self, seen: _Epoch, position: int, scope: Scope, epoch: int, instance: str, did: str) -> None:
         if seen.writer is None:
             seen.writer, seen.writer_at = instance, position
-        elif seen.writer != instance and instance not in seen.told:
-            seen.told.add(instance)
+        elif seen.writer != instance and instance not in seen.reported:
+            seen.reported.add(instance)
             self.findings.violation(
                 "I5",
                 f"two writers in epoch {epoch} of {_name(scope)}: {seen.writer}, and {instance}, which {did}",

@@ -25,7 +25,8 @@ class Late:
     """The instance's own loop ran `by_s` seconds later than it should have: its process was stopped, or got
     no CPU.
 
-    It comes before everything that has piled up meanwhile: whoever was silent in that time may have spoken.
+    It comes before everything that has piled up meanwhile: a peer that seemed silent in that time may have
+    spoken.
     """
 
     by_s: float

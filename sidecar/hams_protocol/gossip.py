@@ -1,5 +1,5 @@
-"""Topologies pass from instance to instance, besides etcd's watch: whoever meets a newer generation asks for
-it, and whoever meets an older one tells (protocol.md, section 6)."""
+"""Topologies pass from instance to instance, besides etcd's watch: an instance that meets a newer generation
+asks for it, and one that meets an older one sends its own (protocol.md, section 6)."""
 
 from hams_protocol.context import Context
 from hams_protocol.handlers import Handlers

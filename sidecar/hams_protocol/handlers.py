@@ -23,5 +23,5 @@ class Handlers:
         self._by_class[kind] = cast("Handler", handler)
 
     def find(self, message: Message) -> Handler | None:
-        """Who takes it; None: nobody here."""
+        """The part that takes it; None: no part of this machine."""
         return self._by_class.get(type(message))

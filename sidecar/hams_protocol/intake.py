@@ -125,7 +125,8 @@ class Names:
     def _known_deps(self, deps: Iterable[Dep]) -> None:
         for dep in deps:
             self._known_set(dep.op)
-            # Epochs count from 0: who knows no roles yet would look for the end of one before that.
+            # Epochs count from 0: an instance that knows no roles yet would look for the end of one before
+            # that.
             if dep.epoch < 0:
                 raise UnknownName(f'epoch {dep.epoch} of "{dep.op}"')
 

@@ -2,7 +2,7 @@
 
 It answers the one question everything hangs on: is a dependency durable, orphan, pending or unknown
 (protocol.md, section 1)? Invariant: knowledge only grows. A generation, an end, a durable watermark and a
-completion never go back; whoever acted on one of them was right to.
+completion never go back; a decision that was right by one of them stays right.
 """
 
 import enum
@@ -75,7 +75,7 @@ class Knowledge:
             del ends[ended]
 
     def owner(self, target: str, request: RequestId) -> tuple[InstanceId | None, int]:
-        """Who holds `target`'s tokens of this request, and in which epoch; `target` is an operator or one of
+        """The holder of `target`'s tokens of this request, and its epoch; `target` is an operator or one of
         SINKS."""
         if target in self._stateful:
             replica_set = self.set_of(target)
@@ -172,7 +172,7 @@ class Knowledge:
         return tuple(dep for dep in deps if self.status_of(dep) is not Status.DURABLE)
 
     def bare(self, token: Token) -> Token:
-        """The token as it is handed on: who gets it may have come too late to hear of ends of epochs long
+        """The token as it is handed on: its receiver may have started too late to hear of ends of epochs long
         past."""
         deps = self.prune(token.deps)
         return token if len(deps) == len(token.deps) else replace(token, deps=deps)

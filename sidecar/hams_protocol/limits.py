@@ -25,11 +25,11 @@ acks_batch_max = 256
 """Acknowledgements in one message."""
 
 ask_after_s = 0.1
-"""Who waits for a durable notice asks the primary after this long."""
+"""An instance that waits for a durable notice asks the primary after this long."""
 
 notices_for_s = 1.0
-"""A shard's owner is told of durable versions for this long after a request of the shard has passed; who has
-asked, after it asked."""
+"""A shard's owner is told of durable versions for this long after a request of the shard has passed; one that
+has asked, after it asked."""
 
 askers_max = 256
 """Instances that have asked for notices and are told of more."""
@@ -49,8 +49,8 @@ ends_kept = 4
 """Ended epochs that a topology lists per replica set though every instance has heard of them: the newest."""
 
 ends_listed_max = 1024
-"""Ended epochs that a topology lists per replica set at most; beyond it the oldest goes, whoever has not
-heard of it."""
+"""Ended epochs that a topology lists per replica set at most; beyond it the oldest goes, even if some
+instance has not heard of it."""
 
 ends_known_max = 4096
 """Ended epochs per replica set that an instance remembers, though the topology lists them no more."""
@@ -219,8 +219,8 @@ judge_calm_max_s = 3.0
 """It judges again at the latest when it has been on time for this long."""
 
 hung_wait_s = 10.0
-"""A lost state begins again by policy after this long, unless its members are known to be dead: who only
-hangs may wake up and have it."""
+"""A lost state begins again by policy after this long, unless its members are known to be dead: a member that
+only hangs may wake up and have it."""
 
 silence_max_s = 30.0
 """A silence of this length counts, however late its judge runs: a manager that is always short of CPU still

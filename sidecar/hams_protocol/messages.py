@@ -235,7 +235,7 @@ class Durable:
 
 @frozen
 class AskDurable:
-    """Notices may be lost: who waits asks the primary again."""
+    """Notices may be lost: an instance that waits asks the primary again."""
 
     op: str
 
@@ -294,7 +294,8 @@ class SlotAnswer:
     """Every token from that slot that the sender holds.
 
     `led`: the replica set that the sender led when it answered, and in which epoch: the answer is this set's.
-    None: the sender is stateless, and answers for itself. Who leads several sets sends an answer for each.
+    None: the sender is stateless, and answers for itself. An instance that leads several sets sends an answer
+    for each.
     """
 
     op: str

@@ -1,6 +1,6 @@
 """Requests that kill the model (protocol.md, section 3, at the end).
 
-Who dies of a request cannot say so afterwards, so it is said before: an instance announces to the owners
+An instance that dies of a request cannot say so afterwards, so it says so before: it announces to the owners
 upstream that it is about to run a suspect alone, and they hand that count to its successor with the token.
 Invariant: only a death while alone counts, and nobody but the request itself gets the error. So a suspect
 runs only when everything that was said has been acknowledged: what it announced, and the all-clear of the one
@@ -119,7 +119,7 @@ class Attempts:
         return False
 
     def call_off(self) -> None:
-        """Who was announced does not run here after all."""
+        """The request that was announced does not run here after all."""
         unit, self._announced = self._announced, None
         if unit is not None:
             self._tell([(token, unit.attempts) for token in self._of_announced])

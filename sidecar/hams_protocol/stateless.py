@@ -56,7 +56,7 @@ from hams_protocol.vertex import FOREVER, Vertex
 
 
 class Inquiry:
-    """A new slot owner's question to its receivers: what did my predecessors deliver?
+    """A new slot owner's question to its receivers: what did former owners of the slot deliver?
 
     `instances` are those of stateless receivers that have not answered. `sets` are the replica sets (of
     stateful receivers, and the shards if there is a sink) whose leader has not answered, each with its epoch
@@ -250,7 +250,7 @@ class StatelessMachine(Vertex):
     # -- handing slots over ----------------------------------------------------------------------------------
 
     def _forget(self, lost: set[int]) -> None:
-        """Slots handed over: their tokens go to the successor, who has acknowledged nothing.
+        """Slots handed over: their tokens go to the successor, which has acknowledged nothing.
 
         The owner of a fan-out may die before it has sent them there: its values stay here to be told, until
         their requests complete.
@@ -327,7 +327,7 @@ class StatelessMachine(Vertex):
                 return
 
     def _substitute(self) -> InstanceId | None:
-        """Who else could have a slot of this one: an instance with the fewest."""
+        """The other instance that could take a slot from this one: an instance with the fewest."""
         owners = [slot.instance for slot in self.knowledge.slots_of(self.operator.name)]
         revoked = self.knowledge.topology.revoked
         others = [
@@ -389,8 +389,8 @@ class StatelessMachine(Vertex):
                 self.ctx.send(replica_set.primary, query)
 
     def _inquire_on(self) -> None:
-        """Roles have changed. Who has gone need not answer for itself, but a set must answer: its new leader
-        is asked."""
+        """Roles have changed. An instance that is gone need not answer for itself, but a set must answer: its
+        new leader is asked."""
         if not self._inquiries:
             return
         living = self._stateless_receivers()

@@ -1,5 +1,5 @@
-"""The topology: who has which role in which epoch. One value per graph, changed only by compare-and-swap
-(protocol.md, sections 1, 6, 7).
+"""The topology: the roles of all instances, each with its epoch. One value per graph, changed only by
+compare-and-swap (protocol.md, sections 1, 6, 7).
 
 Changes are pure functions from a topology to the next one, `None` where the change no longer applies. Each
 raises `generation` by one, so of two changes made from the same topology only one can be committed.
@@ -16,7 +16,7 @@ from hams_protocol.ids import InstanceId, RequestId
 
 @frozen
 class ReplicaSet:
-    """Who holds one state: an operator's or a frontend shard's.
+    """The holders of one state: an operator's or a frontend shard's.
 
     `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending;
     an epoch below the first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the

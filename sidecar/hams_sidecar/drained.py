@@ -1,8 +1,8 @@
 """Frontends of a deleted graph leave together: each may lead a shard in which a client of another one waits.
 
-Nobody takes such a shard over any more, so who has answered its own clients says so in etcd, and stays until
-all that are there have. Who cannot say it leaves at once, lest the others wait for it: who is gone is not
-waited for.
+No frontend takes such a shard over any more. So one that has answered its own clients says so in etcd, and
+stays until all that are there have. One that cannot say it leaves at once, lest the others wait for it: a
+frontend that is gone is not waited for.
 """
 
 import asyncio

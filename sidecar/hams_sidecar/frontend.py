@@ -159,8 +159,8 @@ class GraphPort:
         return self.node is None or not self.node.stopped.done()
 
     def pause(self) -> None:
-        """The instance is over, the process is not: whoever waits is told that the outcome is not known here;
-        the key will tell."""
+        """The instance is over, the process is not: clients that wait get an outcome that is not known here;
+        their key will tell."""
         self.node = None
         waiting, self._waiting = self._waiting, {}
         for done in waiting.values():
@@ -349,7 +349,7 @@ class Frontend(Sidecar):
         )
         self._successor = port.successor = None if takeover is None else Successor(graph, takeover)
         self._drained = Drained(uid)
-        self._kept: KeptLogs | None = None
+        self._kept_logs: KeptLogs | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def answer_probes(self) -> asyncio.Server | None:
@@ -375,8 +375,8 @@ class Frontend(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the logs that the one before has kept."""
-        machine = FrontendMachine(self.graph, name, self._kept)
-        former = None if self._kept is None else self._kept.former
+        machine = FrontendMachine(self.graph, name, self._kept_logs)
+        former = None if self._kept_logs is None else self._kept_logs.former
         return self.instance(machine, name, FRONTEND, ArenaFactory(self.memory), life, former)
 
     async def start(self, node: Node) -> None:
@@ -390,7 +390,7 @@ class Frontend(Sidecar):
     def between(self, node: Node) -> None:
         """Keep the logs for the next life."""
         assert isinstance(node.machine, FrontendMachine)
-        self._kept = node.machine.kept_logs()
+        self._kept_logs = node.machine.kept_logs()
         self.node = None
         self._port.pause()
 

@@ -18,10 +18,10 @@ is the unit's error at once."""
 drain_s_max = 10.0
 """How long a proxy that was asked to end, or a frontend that serves no client any more, may take to hand
 over; `--drain-s` says otherwise (Kubernetes: within the pod's grace period). More than the core's
-`leave_wait_s` and the copy of a log: who leaves is let go by then, unless all end together, and nobody is
-left to take over."""
+`leave_wait_s` and the copy of a log: an instance that leaves is let go by then, unless all end together and
+none is left to take over."""
 
-version_told_s = 60.0
+version_report_s = 60.0
 """A primary writes the newest durable version of its state into etcd this often, if it has risen: what status
 shows is at most so old."""
 

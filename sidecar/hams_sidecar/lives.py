@@ -1,5 +1,5 @@
-"""One process, one instance after another: who stops with a state that may be needed yet goes on under a
-fresh id, and brings it along.
+"""One process, one instance after another: one that stops with a state that may still be needed goes on under
+a fresh id, and brings the state along.
 
 Only where the core says so (`Stop.keep`); every other end of an instance is the end of its process, and its
 supervisor starts a fresh one. That holds for a process that is asked to end as well: what it keeps may be the

@@ -89,7 +89,7 @@ class Proxy(Sidecar):
         self._unheard: list[ModelEvent] = []
         """What the model has said while there was no instance to hear it."""
         self._restored: StateCopy | None = None
-        self._kept: KeptState | None = None
+        self._kept_state: KeptState | None = None
         telling = tell_version(lambda: self.node, options.graph_uid, model.operator)
         self._tasks = [asyncio.create_task(telling)]
 
@@ -131,14 +131,14 @@ class Proxy(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the state that the one before has kept."""
-        operator, kept = self._model.operator, self._kept
+        operator, kept_state = self._model.operator, self._kept_state
         machine: StatefulMachine | StatelessMachine
         if self.graph.operators[operator].stateful:
-            machine = StatefulMachine(self.graph, operator, name, kept, self._restored)
+            machine = StatefulMachine(self.graph, operator, name, kept_state, self._restored)
             self._restored = None  # for the first life, and its memory is that one's from now on
         else:
             machine = StatelessMachine(self.graph, operator, name)
-        former = None if kept is None else kept.former
+        former = None if kept_state is None else kept_state.former
         return self.instance(machine, name, operator, self._factory, life, former)
 
     async def start(self, node: Node) -> None:
@@ -154,7 +154,7 @@ class Proxy(Sidecar):
         """The model of the life before is in the middle of something: a fresh one tells the next life that it
         is ready."""
         assert isinstance(node.machine, StatefulMachine), "only these keep a state"
-        self._kept = node.machine.kept_state()
+        self._kept_state = node.machine.kept_state()
         self.node = None
         self._link.perform(RestartModel("its instance goes on under a fresh id"))
 
@@ -226,7 +226,7 @@ class Proxy(Sidecar):
             return
         loaded = self._takeover.loaded(self.node)
         if loaded is not None:
-            telling = tell_until_told(self.node, *loaded)
+            telling = write_until_applied(self.node, *loaded)
             self._tasks.append(asyncio.get_running_loop().create_task(telling))
 
     async def answer(self, visit: Visit) -> None:
@@ -250,7 +250,7 @@ async def serve(options: Options, model: ModelOptions, asked: Asked) -> int:
 
 
 async def tell_version(
-    now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_told_s
+    now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_report_s
 ) -> None:
     """While this is the primary, write the newest durable version into etcd, where it has risen: for people's
     eyes. Until cancelled."""
@@ -273,7 +273,7 @@ async def tell_version(
             log.info("the version is told later: %s", error)
 
 
-async def tell_until_told(node: Node, key: str, value: bytes) -> None:
+async def write_until_applied(node: Node, key: str, value: bytes) -> None:
     """Write a key that nobody else writes, until etcd has it."""
     while not node.stopped.done():
         try:

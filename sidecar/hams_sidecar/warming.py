@@ -1,7 +1,7 @@
 """An instance without state registers once its model is loaded: with a role, and no model yet, it would only
 keep requests waiting.
 
-Until then a key of its own under a lease says that it lives, for whoever supervises it.
+Until then a key of its own under a lease says that it lives, for its supervisor.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in (*KINDS_FIRST, 
 MODES: tuple[str, ...] = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 """What `--mode` knows: modes without copies are drawn beside the others (`variety`)."""
 
-WORDS: tuple[str, ...] = tuple(dict.fromkeys((*SCENES, *KINDS, MIXED, PLAIN)))
+CHOICES: tuple[str, ...] = tuple(dict.fromkeys((*SCENES, *KINDS, MIXED, PLAIN)))
 """What `--fault` knows. A word that is both a scene and a kind means the scene."""
 
 _PROCESSES, _CLUSTER = "real processes (make test-faults)", "a cluster (make e2e)"
@@ -158,7 +158,7 @@ def drops_of(text: str) -> dict[str, frozenset[str]]:
 
 
 def _fault(text: str) -> str:
-    known = {word.casefold(): word for word in WORDS}.get(text.casefold())
+    known = {choice.casefold(): choice for choice in CHOICES}.get(text.casefold())
     if known is not None:
         return known
     if text.upper() in ELSEWHERE:
@@ -168,7 +168,7 @@ def _fault(text: str) -> str:
         f"expected a row of the fault catalogue ({', '.join(SCENARIOS)}), a scene, a kind of fault, mixed "
         "or plain (all in --help)"
     )
-    raise argparse.ArgumentTypeError(f"{rows}, found {text!r}{_near(text, WORDS)}")
+    raise argparse.ArgumentTypeError(f"{rows}, found {text!r}{_near(text, CHOICES)}")
 
 
 def _named(what: str, names: Iterable[str], also: str) -> Callable[[str], str]:

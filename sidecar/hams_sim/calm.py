@@ -1,5 +1,5 @@
-"""Who has had a fault lately: whoever drops or replaces an instance that had none, and whose judge had none,
-does so for nothing."""
+"""The instances that have had a fault lately. To drop or replace one that had none, by a judge that had none,
+is a violation."""
 
 from typing import TYPE_CHECKING
 
@@ -48,11 +48,9 @@ class Calm:
                 )
 
     def check_revoked(self, before: Topology, after: Topology, manager: "Node") -> None:
-        """Nobody is revoked who is well, by a manager that is well, but where a set begins again without its
-        members.
-
-        Who lost a state with its model is not well before it has loaded one: its recovery may have to wait
-        for the leases of other sets.
+        """A manager that is well revokes no instance that is well, but where a set begins again without its
+        members. An instance that lost a state with its model is not well before it has loaded one: its
+        recovery may have to wait for the leases of other sets.
         """
         restarted = {
             name

@@ -24,7 +24,7 @@ class Call:
     """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at
     once.
 
-    `unreadable`: who cannot read its payload, see `World.unreadable`.
+    `unreadable`: the instances that cannot read its payload, see `World.unreadable`.
     """
 
     number: int
@@ -195,10 +195,10 @@ class Client:
         )
 
     def _judge_unreadable(self, outcome: Replied) -> None:
-        """What nobody can read ends in an error; whoever sent what everybody can read is not told that it
-        cannot be."""
-        told = outcome.error is not None and UNREAD in outcome.error.message
-        if told and not self.call.unreadable and outcome.request not in self.world.unread:
+        """An unreadable request ends in an error; a readable one never gets the error of an unreadable
+        one."""
+        is_unread = outcome.error is not None and UNREAD in outcome.error.message
+        if is_unread and not self.call.unreadable and outcome.request not in self.world.unread:
             raise Broken("I2", f"{self.name} sent nothing unreadable, but its reply says: {outcome.error}")
         if self.call.unreadable == "all" and outcome.error is None:
             raise Broken("I2", f"{self.name} sent what nobody can read, and got a value")

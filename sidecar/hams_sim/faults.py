@@ -1,4 +1,4 @@
-"""Faults: what is drawn from the seed, when each one strikes, and whom (`strikes.py`: what it does).
+"""Faults: what is drawn from the seed, when each one strikes, and its victim (`strikes.py`: what it does).
 
 A fault names its victim by role, and the role is looked up when the fault strikes. Nothing here goes beyond
 what the protocol tolerates unless its scenario says so: an instance is only hurt while another sound member
@@ -348,8 +348,8 @@ class Faults:
 
 
 def _concerns(fault: Fault, node: Node | None) -> tuple[str, ...]:
-    """Whom a fault hurts, as `Calm` names them: its victim, a set between whose members messages are missing,
-    or anybody.
+    """The victims of a fault, as `Calm` names them: its victim, a set between whose members messages are
+    missing, or anybody.
 
     What one operator says to another is nothing that a set could be shrunk for.
     """

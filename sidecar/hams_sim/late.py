@@ -120,7 +120,7 @@ def planned(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def successor_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary is to end; whoever is to have its set dies as that is being said."""
+    """A primary is to end; its successor dies as it is being named."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     at = rng.uniform(0, span)
     return [
@@ -313,7 +313,7 @@ def pending_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
-def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+def reported_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Downstream has no backup and has told to what it could go back; before that is committed it hears that
     what it had of others is durable."""
     up, down = first(graph), last(graph)
@@ -357,8 +357,8 @@ def replaced_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to
-    the successor is lost. Its follower answers, gets the record of what its leader made of the value, and
+    """The owner of a fan-out dies between two deliveries. The receiver of the first leads a set; its answer
+    to the successor is lost. Its follower answers, gets the record of what its leader made of the value, and
     takes over: that one dies before the successor has heard from it."""
     op = fan_out(graph)
     holders = [name for name in op.targets if name in SINKS or graph.operators[name].stateful]
@@ -376,8 +376,9 @@ def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def tainted_lives(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Upstream a primary dies, and downstream the state is tainted. Who is to have that one dies between its
-    answer and the commit: then the tainted primary, which lives, has all that is left of the state."""
+    """Upstream a primary dies, and downstream the state is tainted. The replica that is to lead that state
+    dies between its answer and the commit: then the tainted primary, which lives, has all that is left of the
+    state."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0.1, span)
     return [
@@ -447,8 +448,8 @@ def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A fan-out's receiver hands a slot over with what it has not executed; the owner of the fan-out dies
-    before it has sent that to the successor, and so does whoever has passed the value on. Who has handed the
-    slot over is left to tell."""
+    before it has sent that to the successor, and so does each instance that has passed the value on. The
+    former owner of the slot is left to tell."""
     op = fan_out(graph)
     plain = [name for name in op.targets if name not in SINKS and not graph.operators[name].stateful]
     holder = rng.choice(plain)
@@ -509,7 +510,7 @@ def dies_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
-def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+def last_copy(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary and its backup are cut off until their leases are gone; the backup is back first, stands in
     for the primary, and dies at once. What that primary kept is all there is, and part of it is pending:
     upstream a record is late, and then its primary dies."""
@@ -584,7 +585,7 @@ def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
-def kept_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
+def last_copy_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The same in the middle of requests: what the operator makes comes late, so that what it has consumed is
     not complete."""
     op = stateful(rng, graph)
@@ -694,7 +695,7 @@ LATE: dict[str, Scenario] = {
     "told-alone": Scenario(
         "more is durable than it was told to go back to",
         ("fan-stateful", "diamond-interleave", "diamond-combine"),
-        told_alone,
+        reported_alone,
         backups=1,
     ),
     "early-ask": Scenario(
@@ -740,12 +741,12 @@ LATE: dict[str, Scenario] = {
     ),
     "torn-fan": Scenario("a fan-out's owner dies, and who received of it", ("fan-stateless",), torn_fan),
     "kept-alone": Scenario(
-        "what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8
+        "what a former primary kept is all there is", ("pair", "sandwich"), last_copy, backups=1, span_s=3.8
     ),
     "kept-busy": Scenario(
         "what a kept state has consumed runs once",
         ("single", "pair", "sandwich"),
-        kept_busy,
+        last_copy_busy,
         backups=1,
         span_s=4.8,
     ),

@@ -22,9 +22,9 @@ recovers_s = (
     + core.propose_retry_s
     + instance_up_s
 )
-"""The same for a scene: whoever died silently is missed when its lease ends, a probe fails, a proposal may be
-lost and is made again, and a fresh instance starts. That is less than `backup_lag_max_s`, after which a timer
-heals whatever an event should have told."""
+"""The same for a scene: an instance that died silently is missed when its lease ends, a probe fails, a
+proposal may be lost and is made again, and a fresh instance starts. That is less than `backup_lag_max_s`,
+after which a timer heals what a lost event should have caused."""
 
 preloads_max = 10
 """So many times in a row a joiner may have to warm its model before a graph has converged: a poison kills one
@@ -65,8 +65,8 @@ mute_worlds_share = 0.6
 
 heard_by_managers_share = 0.2
 heard_by_others_share = 0.01
-"""There a heartbeat with news arrives so often: managers hear of a topology after a quarter of a second,
-others, to whom many send them, a little later."""
+"""There a heartbeat with news arrives so often: managers hear of a topology after a quarter of a second;
+others, which get them from many, a little later."""
 
 silence_breaks_s = 5.0
 """A kernel gives up a connection over which nothing passes after this long, as

@@ -25,8 +25,8 @@ class Lives:
         self._world = world
 
     def _end(self, node: Node, flushed: bool = False) -> None:
-        """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had
-        said still arrives, mostly."""
+        """The process is gone; connected and reachable peers see it at once. `flushed`: what it had said
+        still arrives, mostly."""
         node.alive = False
         node.shell.stopped = True
         node.backlog.clear()
@@ -38,7 +38,7 @@ class Lives:
             if not flushed or self._world.fault_rng.random() < 0.3:
                 link.life += 1
         for link in list(node.links_in.values()):
-            link.kept.clear()
+            link.queued.clear()
         for peer in dict.fromkeys((*node.links, *node.links_in)):
             other = self._world.nodes.get(peer)
             if other is None or not other.alive:

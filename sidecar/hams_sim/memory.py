@@ -1,8 +1,8 @@
 """I6 over many requests: what the machines still hold once nothing is open (faults.md, F41).
 
 Everything reachable from a machine is walked, and the entries of its containers are counted, by the names of
-the attributes on the way. What the graph or the topology says does not count, nor do payloads: who holds one
-holds its token too.
+the attributes on the way. What the graph or the topology says does not count, nor do payloads: a holder of
+one holds its token too.
 """
 
 from collections import Counter, deque

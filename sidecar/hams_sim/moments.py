@@ -98,7 +98,7 @@ def echo(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def two_replies(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Who answers dies, and with it, time and again, who computed the answer."""
+    """The instance that answers dies, and with it, time and again, the one that computed the answer."""
     sinks = [op.name for op in graph.data.operators if "F" in op.targets]
     at = rng.uniform(0, span / 2)
     return [

@@ -47,11 +47,11 @@ class Link:
         "broken",
         "cut",
         "delay",
-        "kept",
         "last_control",
         "last_payload",
         "life",
         "noticed",
+        "queued",
         "receiver",
         "refused_at",
         "sender",
@@ -74,7 +74,7 @@ class Link:
         self.last_payload = 0.0
         self.last_control = 0.0
         self.refused_at = -1.0
-        self.kept: list[Message] = []
+        self.queued: list[Message] = []
 
 
 class Network:
@@ -117,7 +117,7 @@ class Network:
             link = self.link(sender, receiver)
         if link.cut:
             if link.stalls and not link.broken:
-                link.kept.append(message)
+                link.queued.append(message)
             return
         if link.broken:
             return
@@ -189,7 +189,7 @@ class Network:
             return
         if link.cut:
             if link.stalls and not link.broken:
-                link.kept.append(message)
+                link.queued.append(message)
             return
         if type(message) is Deliver and message.token.source in self.world.fan_outs:
             self._fan_out_arrived(link, message)
@@ -237,8 +237,8 @@ class Network:
                 link.delay, self.world.watching.peer_down, link.receiver, link.sender.id, True
             )  # it died behind the cut: nobody listens there
         if not link.broken:
-            kept, link.kept = link.kept, []
-            for message in kept:
+            queued, link.queued = link.queued, []
+            for message in queued:
                 self.send(link.sender, link.receiver.id, message)
         self.mend(link)
 
@@ -248,7 +248,7 @@ class Network:
         for item in (link, back):
             item.broken = True
             item.life += 1
-            item.kept.clear()
+            item.queued.clear()
 
     def mend(self, link: Link) -> None:
         """Both directions pass: the connection is made anew and both ends are told."""

@@ -93,10 +93,10 @@ class Node:
 
     def member(self) -> Member:
         """What its shell registers in etcd."""
-        return Member(self.id, self.of, self.id, self.kept, keeps=self.of != MANAGER)
+        return Member(self.id, self.of, self.id, self.kept_of, keeps=self.of != MANAGER)
 
     @property
-    def kept(self) -> str | None:
+    def kept_of(self) -> str | None:
         """The former id whose state its machine still has."""
         return getattr(self.machine, "kept_of", None)
 

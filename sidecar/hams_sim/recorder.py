@@ -58,7 +58,7 @@ class Recorder:
         self.durable: dict[tuple[str, int], int] = {}
         self.replies: dict[object, NoteReply] = {}
         self.fan_values: dict[tuple[str, UnitId], list[ValueId]] = {}
-        self.told: set[tuple[InstanceId, ValueId]] = set()
+        self.delivered: set[tuple[InstanceId, ValueId]] = set()
         self.log_records: dict[ValueId, set[tuple[Node, int, int]]] = {}
         self._holds_outputs = ModePolicy.of(world.graph.data.mode).holds_outputs
         self._versions: dict[ValueId, Dep] = {}
@@ -100,21 +100,23 @@ class Recorder:
         """An answer has reached a slot's new owner that waits for it: that one knows these values now."""
         if not isinstance(node.machine, StatelessMachine) or not node.machine.is_awaited(sender.id, answer):
             return
-        self.told.update((node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP)
+        self.delivered.update(
+            (node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP
+        )
 
     def fan_out_again(self, node: "Node", op: str, unit: UnitId) -> None:
         """Note a request for which a fan-out's value is gone, when the successor `node` executes, or passes
         on a skip of its own.
 
         Section 4 does not promise one value if an owner dies together with every receiver of its first one,
-        before they were asked. A receiver that lives can tell, and so can whoever holds a record that was
+        before they were asked. A receiver that lives can tell, and so can the holder of a record that was
         made from the value; a successor that was told has no excuse. What nobody has received is seen by
         nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
         for value in self.fan_values.get((op, unit), ()):
             receivers = world.received.get(value, ())
-            if not receivers or (node.id, value) in self.told or self._is_on_record(op, unit, value):
+            if not receivers or (node.id, value) in self.delivered or self._is_on_record(op, unit, value):
                 continue
             if not any(self.can_tell(receiver, epoch, unit) for receiver, epoch in receivers):
                 world.torn.add(str(unit.request))
@@ -124,7 +126,7 @@ class Recorder:
         """Whether an instance, which received a token in this epoch of its own, could still answer a new slot
         owner's question.
 
-        Who has gone back to a record since has dropped what it had not consumed by then (section 7.6).
+        One that has gone back to a record since has dropped what it had not consumed by then (section 7.6).
         """
         if not node.alive or node.id in self.world.etcd.topology.revoked:
             return False
@@ -219,8 +221,8 @@ class Recorder:
         self.lines.append(line_of(note, node.id))
 
     def moved(self, item: ReplicaSet, generation: int) -> None:
-        """The same, as it was committed: an end counts from its commit on. Whoever learns of it may write the
-        line too, and all must agree."""
+        """The same, as it was committed: an end counts from its commit on. Instances that learn of it may
+        write the line too, and all must agree."""
         if item.primary is not None:
             end = item.end_of(item.epoch - 1)
             note = NoteFailover(item.name, generation, item.epoch, -1 if end is None else end, item.primary)

@@ -34,8 +34,8 @@ NOT_STARTED = re.compile(r"(\S+) has not started")
 
 class Refusals:
     """The judge of errors and refusals. `failed`: what models said of a request; `alone`: deaths of a model
-    that ran a request alone, was about to, or had just done so: who hears of it by announcements cannot tell,
-    so the protocol counts all of them."""
+    that ran a request alone, was about to, or had just done so: an upstream instance that hears of it by
+    announcements cannot tell these apart, so the protocol counts all of them."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -131,12 +131,12 @@ class Refusals:
                 "nobody used its key with another payload",
             )
         elif outcome.status == 410:
-            kept = world.graph.data.frontend.replies_kept
+            replies_max = world.graph.data.frontend.replies_kept
             self._demand(
-                len(world.recorder.complete) > kept,
+                len(world.recorder.complete) > replies_max,
                 client,
                 outcome.message,
-                f"{len(world.recorder.complete)} requests are complete, {kept} replies are kept",
+                f"{len(world.recorder.complete)} requests are complete, {replies_max} replies are kept",
             )
         elif outcome.status == 429:
             most = world.graph.data.frontend.max_in_flight

@@ -153,8 +153,8 @@ class Progress:
                 raise BadProgress(f"--progress {path}: {error.strerror}") from None
             for number, line in enumerate(lines, 1):
                 try:
-                    noted = json.loads(line)
-                    about, first, count = noted["about"], int(noted["first"]), int(noted["count"])
+                    entry = json.loads(line)
+                    about, first, count = entry["about"], int(entry["first"]), int(entry["count"])
                 except (ValueError, TypeError, KeyError):
                     raise BadProgress(
                         f"--progress {path}, line {number}: expected what an earlier run noted, found "
@@ -170,14 +170,14 @@ class Progress:
     def note(self, first: int, count: int, failures: Sequence[Outcome]) -> None:
         """One more chunk is done."""
         if self._path is not None:
-            noted = {
+            entry = {
                 "about": self._about,
                 "first": first,
                 "count": count,
                 "failures": [item.spec.command() for item in failures],
             }
             with self._path.open("a") as file:
-                file.write(json.dumps(noted) + "\n")
+                file.write(json.dumps(entry) + "\n")
 
 
 def main(args: Sequence[str] | None = None) -> int:

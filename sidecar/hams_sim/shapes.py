@@ -330,22 +330,22 @@ def build(
 
 
 def _without(vertices: list[Vertex], drop: frozenset[str]) -> list[Vertex]:
-    found: dict[str, tuple[str, ...]] = {}
-    kept = []
+    replaced_by: dict[str, tuple[str, ...]] = {}
+    left = []
     for item in vertices:
         inputs: list[str] = []
         for source in item.inputs:
-            for real in found.get(source, (source,)):
+            for real in replaced_by.get(source, (source,)):
                 if real not in inputs:
                     inputs.append(real)
         if item.name in drop and len(vertices) > len(drop):
-            found[item.name] = tuple(inputs)
+            replaced_by[item.name] = tuple(inputs)
             continue
         item.inputs = tuple(inputs)
         if len(inputs) == 1:
             item.join = Join.COMBINE
-        kept.append(item)
-    return kept
+        left.append(item)
+    return left
 
 
 def _operator(item: Vertex, targets: tuple[str, ...], rng: Random, sizes: Sizes) -> Operator:

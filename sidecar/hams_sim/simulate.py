@@ -51,7 +51,7 @@ SLOW_PRELOADS = 0.1
 """In this share of the mixed histories models may take seconds to take a joiner's copy over."""
 
 LATE_REPLACEMENTS = 0.08
-"""In this share of the mixed histories whoever dies is replaced late."""
+"""In this share of the mixed histories instances that die are replaced late."""
 
 
 NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.converge_after_s)

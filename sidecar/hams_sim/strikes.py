@@ -246,7 +246,7 @@ def _rule(faults: "Faults", fault: "Fault", node: Node | None) -> None:
 
 
 def _chosen(faults: "Faults", role: str) -> Chosen:
-    """`op:x`: all instances of x; any other role: who has it now; everybody if there is none."""
+    """`op:x`: all instances of x; any other role: its holder now; all instances if there is none."""
     kind, _, of = role.partition(":")
     if not role:
         return lambda node: True

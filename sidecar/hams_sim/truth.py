@@ -32,8 +32,8 @@ def keeper_of(node: Node) -> Keeper:
 
 
 class Truth:
-    """The judge of single steps. `successors_die`: whoever answered for a revoked instance that lives dies at
-    once."""
+    """The judge of single steps. `successors_die`: an instance that answered for a revoked one that lives
+    dies at once."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -59,7 +59,7 @@ class Truth:
                 self._kill_successors(after, self._world.nodes[instance])
 
     def _check_owners(self, after: Topology) -> None:
-        """Who asks for what has no owner may be told so."""
+        """A client that asks for what has no owner may be refused."""
         world = self._world
         stateful = [op.name for op in world.graph.data.operators if op.stateful]
         for name in (*stateful, *world.graph.shard_names):
@@ -85,8 +85,8 @@ class Truth:
                 else ("rollback" if item.primary == old.primary else "failover")
             )
             world.seen(kind)
-            kept = None if item.primary is None else world.nodes[item.primary].kept
-            if kept is not None and kept in old.members:
+            former = None if item.primary is None else world.nodes[item.primary].kept_of
+            if former is not None and former in old.members:
                 world.seen("went on with a kept state")
             if item.keepers:
                 world.seen("went on with a keeper's state")
@@ -113,7 +113,7 @@ class Truth:
             world.losses.declared(old, node)
 
     def _check_replicas(self, before: Topology, after: Topology, node: Node) -> None:
-        """Who is revoked counts as lost: no commit may revoke the last replica of a state (section 6). A lost
+        """No commit may revoke the last replica of a state (section 6): a revoked one counts as lost. A lost
         state loses nothing with holders that are dead."""
         fresh = set(after.revoked) - set(before.revoked)
         if not fresh:
@@ -172,8 +172,8 @@ class Truth:
                         )
 
     def _kill_successors(self, topology: Topology, revoked: Node) -> None:
-        """Who answered for a revoked, living instance dies at once: what that one has kept is all that is
-        left of the state."""
+        """An instance that answered for a revoked, living one dies at once: the kept state of that one is all
+        that is left."""
         world = self._world
         if not revoked.alive:
             return
@@ -287,12 +287,12 @@ class Truth:
                         for keeper in keepers
                     ):
                         return False
-                if node.kept is not None and node.kept in item.members:
+                if node.kept_of is not None and node.kept_of in item.members:
                     return False
         return True
 
     def _to_be_replaced(self) -> set[InstanceId]:
-        """Whom a manager is about to revoke, whatever happens now."""
+        """The instances that a manager is about to revoke, whatever happens now."""
         about_to_propose = self._world.etcd.about_to_propose
         names = set() if about_to_propose is None else {*about_to_propose.revoked}
         for other in self._world.living():

@@ -1,9 +1,9 @@
 """What the shells around the machines see of each other: connections that break and stand again, silence.
 
 What a shell makes of it is its own (`hams_wire.shell`). Here is only when it is called. A real one sends
-heartbeats all the time; here a shell does so while there is somebody silent whom it could miss, or somebody
-who would learn something from it. In between beats would change nothing, and most of the time of a
-simulation would go into them.
+heartbeats all the time; here a shell does so while there is a silent peer that it could miss, or a peer that
+would learn something from it. In between beats would change nothing, and most of the time of a simulation
+would go into them.
 """
 
 from random import Random
@@ -77,7 +77,7 @@ class Watching:
             self._world.after(back.delay, self.peer_down, silent, observer.id, False)
 
     def unacknowledged_s(self, node: Node, peer: str) -> float:
-        """Who is only stopped has a kernel that answers."""
+        """A process that is only stopped has a kernel that answers."""
         link, back = node.links_in.get(peer), node.links.get(peer)
         cut = [item for item in (link, back) if item is not None and item.silent and item.cut]
         return max((self._world.now - item.silent_since for item in cut), default=0.0)

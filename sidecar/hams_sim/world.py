@@ -126,7 +126,7 @@ class SimHost:
         self._world.watching.break_off(self._node.links_in[peer])
 
     def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
-        """For whoever follows the history."""
+        """For a reader that follows the history."""
         trace = self._world.trace
         if trace is not None:
             for event in events[:-1]:
@@ -248,7 +248,7 @@ class World:
 
     # -- instances -------------------------------------------------------------------------------------------
 
-    def spawn(self, of: str, kept: Node | None = None) -> Node:
+    def spawn(self, of: str, before: Node | None = None) -> Node:
         """A fresh instance starts: new id, its model initialises, it registers."""
         self._born[of] += 1
         prefix = "m" if of == MANAGER else of
@@ -259,16 +259,16 @@ class World:
             node.machine = ManagerMachine(graph, node.id, from_scratch=not self.restored)
         elif of == FRONTEND:
             logs = (
-                kept.machine.kept_logs()
-                if kept is not None and isinstance(kept.machine, FrontendMachine)
+                before.machine.kept_logs()
+                if before is not None and isinstance(before.machine, FrontendMachine)
                 else None
             )
             node.machine = FrontendMachine(graph, node.id, logs)
         else:
             operator = graph.operators[of]
             state = (
-                kept.machine.kept_state()
-                if kept is not None and isinstance(kept.machine, StatefulMachine)
+                before.machine.kept_state()
+                if before is not None and isinstance(before.machine, StatefulMachine)
                 else None
             )
             if operator.stateful:
@@ -285,7 +285,7 @@ class World:
         host = SimHost(self, node)
         node.shell = Shell(node.machine, node.id, of, host, graph.data.recovery.suspect_after_s, steps)
         node.proposals = Proposals(host)
-        if node.kept is not None:
+        if node.kept_of is not None:
             self.seen("came back with its state")
         self.nodes[node.id] = node
         self.etcd.register(node)

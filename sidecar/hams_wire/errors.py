@@ -1,4 +1,4 @@
-"""What can go wrong on the wire, as types: who is guilty, and whether the same call may be made again.
+"""What can go wrong on the wire, as types: the guilty party, and whether the same call may be made again.
 
     WireError                 guilty, retryable
     └── CoordinationError     talking to etcd

@@ -134,7 +134,7 @@ class FailureDetector:
         return 0.0 if rhythm is None else now - rhythm.heard_s
 
     def suspects(self) -> list[InstanceId]:
-        """Who is silent, and was named for it."""
+        """The peers that are silent, and were reported for it."""
         return [peer for peer, rhythm in self._peers.items() if rhythm.suspected]
 
     def late_s(self, now: float) -> float:
@@ -142,8 +142,8 @@ class FailureDetector:
         return 0.0 if self._checked_s is None else max(now - self._checked_s - self._check_every_s, 0.0)
 
     def check(self, now: float) -> list[InstanceId]:
-        """Who has become a suspect since the last check. Each is named once per silence; nobody is while this
-        instance itself runs late."""
+        """The peers that have become suspects since the last check. Each is named once per silence; none is
+        while this instance itself runs late."""
         stall = self.late_s(now)
         if stall > self._check_every_s:
             for rhythm in self._peers.values():

@@ -170,7 +170,7 @@ reconnect_eager_s = 0.002
 ends its process."""
 
 reconnect_refused_s = 0.25
-"""The same, where nobody listens any more: whoever comes back there connects to us first."""
+"""The same, where no process listens any more: one that comes back there connects to us first."""
 
 reconnect_offending_max_s = 5.0
 """The same, to a peer that has closed connections for a frame that is not allowed: what it refused may come

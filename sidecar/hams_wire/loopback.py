@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 def is_loopback(host: str) -> bool:
     """Whether a host is a loopback address, `localhost` or a name below it (RFC 6761, 6.3). Any other name is
-    not, even if it leads here: whoever owns the name may have it lead anywhere."""
+    not, even if it leads here: the owner of the name may have it lead anywhere."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name

@@ -139,7 +139,7 @@ class Node:
         suspect_after_s = machine.knowledge.graph.data.recovery.suspect_after_s
         steps = machine.steps if isinstance(machine, TakesTogether) else None
         self.shell = Shell(machine, instance, of, self, suspect_after_s, steps)
-        self._told = asyncio.Event()
+        self._etcd_news = asyncio.Event()
         self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._uid = settings.graph_uid
         self._settings = settings
@@ -235,12 +235,12 @@ class Node:
             left_s = by - self.now()
             if left_s <= 0 or self.stopped.done() or any(event.is_set() for event in events):
                 return
-            self._told.clear()
-            await self.until_stopped(self._told, *events, timeout_s=left_s)
+            self._etcd_news.clear()
+            await self.until_stopped(self._etcd_news, *events, timeout_s=left_s)
 
     async def tell(self, key: str, value: bytes) -> None:
-        """Write into etcd what nobody compares with. Raises CoordinationError; who asks again overwrites, so
-        an unknown outcome does no harm."""
+        """Write a key into etcd that no compare-and-swap depends on. Raises CoordinationError; a second try
+        overwrites, so an unknown outcome does no harm."""
         await self._coordination.transact((), (Write(key, value),))
 
     async def read(self, key: str) -> bytes | None:
@@ -260,7 +260,7 @@ class Node:
 
     @property
     def members(self) -> dict[InstanceId, Member]:
-        """Who is registered now."""
+        """The registered instances."""
         return self.shell.members
 
     def feed(self, event: Event) -> None:
@@ -466,7 +466,7 @@ class Node:
                 self._owner.on_key_changed(name, event.entry.value, event.entry.mod_revision)
             else:
                 self._owner.on_key_changed(name, None, 0)
-            self._told.set()
+            self._etcd_news.set()
 
     def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:
         try:
@@ -477,7 +477,7 @@ class Node:
     def _set_members(self, members: dict[InstanceId, Member]) -> None:
         if members == self.members:
             return
-        self._told.set()
+        self._etcd_news.set()
         self.network.set_members({name: member.address for name, member in members.items()})
         self.feed(MembersChanged(tuple(members.values())))
 
@@ -504,8 +504,8 @@ class Node:
         self._spawn(work())
 
     async def _outcome(self, proposal: Propose) -> CasDone | CasFailed | CasUnknown:
-        """Of one compare-and-swap. A graph that has ended has no roles to give any more: whoever wants to
-        asks again after a pause, until its process ends as well."""
+        """Of one compare-and-swap. A graph that has ended has no roles to give any more: a machine that
+        proposes asks again after a pause, until its process ends as well."""
         key = records.topology_key(self._uid)
         compares = (
             Compare(key, proposal.revision),

@@ -39,7 +39,7 @@ from hams_wire.tls import (
 )
 
 EXIT_STOPPED = 75
-"""The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
+"""The instance's part is over; its supervisor starts a fresh one (EX_TEMPFAIL)."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 """What a process may be told to log from."""
@@ -187,7 +187,7 @@ async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]
 
 
 async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
-    """Look again and again: who writes the key may not have begun to. Nothing else is done meanwhile, so
+    """Reads the key again and again: its writer may not have started yet. Nothing else is done meanwhile, so
     nothing is lost by looking."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limits.spec_wait_s

@@ -38,10 +38,9 @@ class MemberRecord:
 
 @frozen
 class FailoverRecord:
-    """What a manager that committed a set's epoch knew of it besides: for people only, nobody acts on it.
-
-    `took_ms`: from the first suspicion until the new roles were committed; `reason`: who was suspected, and
-    of what.
+    """What a manager that committed a set's epoch knew of it besides: for people only, no process acts on it.
+    `took_ms`: from the first suspicion until the new roles were committed; `reason`: the suspect, and of what
+    it was suspected.
     """
 
     epoch: int

@@ -1,5 +1,5 @@
 """The shell around one core machine: which events it gets, in which order and when, what is done with its
-effects, to whom heartbeats go, and whose silence or broken connection is told to the managers.
+effects, which peers get heartbeats, and which silences and broken connections are reported to the managers.
 
 It does no input or output. Real processes drive it from an event loop (`hams_wire.node`), the simulator from
 its heap of things to come (`hams_sim.world`); both are its `Host`. So what is simulated is what runs. It
@@ -85,7 +85,7 @@ class Shell:
     """One instance's. `steps`: its machine's way to take several events in one step, if it has one.
 
     `heartbeat_s`: seconds between two calls of `beat`. `taken`: the events that the machine was given last.
-    `stopped`: it takes nothing more and performs nothing more; whoever ends the instance sets it.
+    `stopped`: it takes nothing more and performs nothing more; the code that ends the instance sets it.
     """
 
     __slots__ = (

@@ -30,7 +30,7 @@ ETCD_CERTIFICATE = "etcd.crt"
 ETCD_KEY = "etcd.key"
 PROBE_TOKEN = "probe-token"
 METRICS_TOKEN = "metrics-token"
-"""One for all graphs, so only its digest lies here: who reads the Secret of one graph does not have it."""
+"""One for all graphs, so only its digest lies here: a reader of one graph's Secret does not have it."""
 DIGEST = "sha256:"
 
 

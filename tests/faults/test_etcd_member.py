@@ -16,7 +16,7 @@ from hams_operator.etcd_member import (
     prepare,
     settings_of,
 )
-from hams_operator.limits import etcd_look_s
+from hams_operator.limits import etcd_poll_s
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd, find_etcd
 from hams_wire.coordination.etcd import EtcdCoordination
 
@@ -100,7 +100,7 @@ async def test_a_cluster_that_begins_is_no_cluster_that_was(tmp_path: Path) -> N
         deciding = [
             asyncio.create_task(prepare(settings_of(flags), etcd.endpoints, None)) for flags in all_flags[:2]
         ]
-        _, undecided = await asyncio.wait(deciding, timeout=3 * etcd_look_s)
+        _, undecided = await asyncio.wait(deciding, timeout=3 * etcd_poll_s)
         assert len(undecided) == 2, "the third may have data"
         deciding.append(asyncio.create_task(prepare(settings_of(all_flags[2]), etcd.endpoints, None)))
         for settings in await begun(etcd, deciding, tmp_path):
@@ -173,7 +173,7 @@ async def test_a_restored_member_is_joined_by_the_empty_others(tmp_path: Path) -
         joining = [
             asyncio.create_task(prepare(settings_of(flags), etcd.endpoints, None)) for flags in all_flags[1:]
         ]
-        _, undecided = await asyncio.wait(joining, timeout=3 * etcd_look_s)
+        _, undecided = await asyncio.wait(joining, timeout=3 * etcd_poll_s)
         assert len(undecided) == 2, "the first is away for a moment, and has the data"
         await begin(first, settings_of(all_flags[0]), tmp_path)
         await first.wait_ready(WAIT_S)

@@ -37,7 +37,7 @@ async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goe
 ) -> None:
     """All who have a state are stopped, are called lost, get successors; the first one that wakes up has its
     role again, and no person is asked."""
-    monkeypatch.setattr(instances, "hung_kept_s", 1.0)
+    monkeypatch.setattr(instances, "hung_kill_s", 1.0)
     monkeypatch.setattr(instances, "hung_starved_s", 5.0)
     async with run_graph("line.yaml", tmp_path) as run:
         async with run.load(clients=4):
@@ -47,7 +47,7 @@ async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goe
                 run.strike(item, "proxy", signal.SIGSTOP)
             await run.until(lambda topology: topology.find("first").lost)
             await aside(run, len(holders))
-            await run.stalled(4 * instances.hung_kept_s)
+            await run.stalled(4 * instances.hung_kill_s)
             primary = next(item for item in holders if item.role == "primary")
             run.strike(primary, "proxy", signal.SIGCONT)
             replica_set = await run.until(lambda topology: not topology.find("first").lost)
@@ -65,4 +65,4 @@ async def aside(run: GraphRun, count: int) -> None:
     """Until so many that hang have successors."""
     async with asyncio.timeout(REDUNDANT_S):
         while len(run.supervisor._left) < count:
-            await run.stalled(instances.hung_look_s)
+            await run.stalled(instances.hung_check_s)

@@ -129,18 +129,18 @@ PASSED = "passed (1 test), 1 s, 2026-01-02"
 
 def test_failures_and_skips_are_counted_against_the_sources_too(tool: ModuleType) -> None:
     assert (
-        tool.Found(there=6, failed=1, passed=2, when=["d"]).cell()
+        tool.RowResult(there=6, failed=1, passed=2, when=["d"]).cell()
         == "**failed**: 1 of 3 (of 6 tests 3 ran), 0 s, d"
     )
     assert (
-        tool.Found(there=6, known=1, passed=5, when=["d"]).cell()
+        tool.RowResult(there=6, known=1, passed=5, when=["d"]).cell()
         == "**in part**: 5 passed, 1 known to fail, 0 s, d"
     )
     assert (
-        tool.Found(there=6, passed=4, skipped=2, when=["d"]).cell()
+        tool.RowResult(there=6, passed=4, skipped=2, when=["d"]).cell()
         == "passed (4 of 6 tests, 2 skipped), 0 s, d"
     )
-    assert tool.Found(there=6, skipped=2, when=["d"]).cell() == "skipped (2 of 6)"
+    assert tool.RowResult(there=6, skipped=2, when=["d"]).cell() == "skipped (2 of 6)"
 
 
 def test_the_tool_asks_pytest_for_the_tests_and_names_the_commit(

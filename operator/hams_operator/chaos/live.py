@@ -23,7 +23,7 @@ from hams_operator.local.observe import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
-chaos_look_s = 0.2
+chaos_poll_s = 0.2
 """Between two looks at a graph on a cluster."""
 
 chaos_role_s = 30.0
@@ -53,7 +53,7 @@ class NotInTime(Exception):
 
 
 class ReachableCluster(Protocol):
-    """One namespace of one cluster, as whoever runs a scenario reaches it."""
+    """One namespace of one cluster, with the connection by which scenarios reach it."""
 
     kube: KubeClient
     namespace: str
@@ -112,7 +112,7 @@ class LiveRun:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def _look(self) -> ClusterGraph:
+    def _observe(self) -> ClusterGraph:
         return self._there.do(self._cluster.find(self._graph))
 
     def _kube(self, work: Coroutine[Any, Any, T]) -> T:
@@ -121,17 +121,17 @@ class LiveRun:
     @property
     def operators(self) -> Mapping[str, bool]:
         """See `Run`."""
-        return {op["name"]: "stateful" in op for op in self._look().item["spec"]["operators"]}
+        return {op["name"]: "stateful" in op for op in self._observe().item["spec"]["operators"]}
 
     def condition(self, kind: str) -> Mapping[str, str]:
         """See `Run`."""
-        return condition(self._look().item, kind)
+        return condition(self._observe().item, kind)
 
     def pod_of(self, operator: str, role: str) -> str:
         """See `Run`. Raises NotInTime if nobody has the role."""
 
-        def look() -> str:
-            seen = self._look()
+        def running_pod() -> str:
+            seen = self._observe()
             living = [pod.name for pod in seen.pods if not pod.deleting]
             if operator in (FRONTEND, MANAGER):
                 return min(
@@ -141,50 +141,50 @@ class LiveRun:
             names = [item.id for item in holders(seen, role) if item.operator == operator]
             return next((pod for name in names if (pod := pod_of(name, living))), "")
 
-        return self._until(look, chaos_role_s, f"a {role} of {operator}")
+        return self._until(running_pod, chaos_role_s, f"a {role} of {operator}")
 
     def pods_of(self, operator: str) -> list[str]:
         """See `Run`."""
-        return [pod.name for pod in self._look().pods if pod.of == operator and not pod.deleting]
+        return [pod.name for pod in self._observe().pods if pod.of == operator and not pod.deleting]
 
     def spare_pods(self) -> list[str]:
         """See `Run`."""
-        return spare(self._look())
+        return spare(self._observe())
 
     def epoch_of(self, operator: str) -> int:
         """See `Run`."""
-        operators: list[Json] = (self._look().item.get("status") or {}).get("operators", [])
+        operators: list[Json] = (self._observe().item.get("status") or {}).get("operators", [])
         return next((int(op.get("epoch", 0)) for op in operators if op["name"] == operator), 0)
 
     def node_of(self, pod: str) -> str:
         """See `Run`."""
-        return next((candidate.node for candidate in self._look().pods if candidate.name == pod), "")
+        return next((candidate.node for candidate in self._observe().pods if candidate.name == pod), "")
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
-    def _until(self, look: Callable[[], T], within_s: float, what: str) -> T:
+    def _until(self, outcome: Callable[[], T], within_s: float, what: str) -> T:
         deadline = time.monotonic() + within_s
-        while not (value := look()):
+        while not (value := outcome()):
             if time.monotonic() > deadline:
                 raise NotInTime(f"{what}: not within {within_s:g} s")
-            time.sleep(chaos_look_s)
+            time.sleep(chaos_poll_s)
         return value
 
     def redundant(self, within_s: float = chaos_redundant_s) -> None:
         """See `Run`. A lost state that waits for a person is not waited for."""
         deadline = time.monotonic() + within_s
-        while why := why_not_redundant(seen := self._look()):
+        while why := why_not_redundant(seen := self._observe()):
             if condition(seen.item, READY).get("reason") == STATE_LOST and RESTART_LOST in why:
                 raise NotInTime(f"a state is lost, and a person decides: {why}")
             if time.monotonic() > deadline:
                 raise NotInTime(f"not redundant within {within_s:g} s: {why}")
-            time.sleep(chaos_look_s)
+            time.sleep(chaos_poll_s)
 
     def changed(self, within_s: float = chaos_role_s) -> None:
         """See `Run`."""
         gone = self._last
         self._until(
-            lambda: gone not in [pod.name for pod in self._look().pods if not pod.deleting],
+            lambda: gone not in [pod.name for pod in self._observe().pods if not pod.deleting],
             within_s,
             f"end of pod {gone}",
         )
@@ -205,8 +205,8 @@ class LiveRun:
     def replaced(self, operator: str, within_s: float = chaos_redundant_s) -> None:
         """See `Run`."""
 
-        def look() -> bool:
-            item = self._look().item
+        def is_replaced() -> bool:
+            item = self._observe().item
             seen = (item.get("status") or {}).get("observedGeneration", 0) >= item["metadata"].get(
                 "generation", 0
             )
@@ -215,7 +215,7 @@ class LiveRun:
             )
             return seen and all(rolled_out(deployment, image) for deployment in self._deployments(operator))
 
-        self._until(look, within_s, f"new pods of {operator}")
+        self._until(is_replaced, within_s, f"new pods of {operator}")
 
     def _deployments(self, operator: str) -> list[Json]:
         selector = f"{GRAPH}={self._graph},{OPERATOR}={operator}"
@@ -245,13 +245,13 @@ class LiveRun:
             self._cordoned.add(node)
             self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": True}}))
         deadline = time.monotonic() + chaos_drain_s
-        while pods := [pod for pod in self._look().pods if pod.node == node]:
+        while pods := [pod for pod in self._observe().pods if pod.node == node]:
             for pod in pods:
                 if not pod.deleting:
                     self._evict(pod)
             if time.monotonic() > deadline:
                 raise NotInTime(f"drain of {node}: {pods[0].name} is still there after {chaos_drain_s:g} s")
-            time.sleep(chaos_look_s)
+            time.sleep(chaos_poll_s)
 
     def _evict(self, pod: Pod) -> None:
         try:
@@ -337,10 +337,10 @@ class LiveRun:
     def etcd_whole(self, within_s: float = chaos_redundant_s) -> None:
         """See `Run`."""
 
-        def look() -> bool:
+        def is_whole() -> bool:
             return sum(pod_seen(item).ready for item in self._members()) >= self._etcd_members
 
-        self._until(look, within_s, f"{self._etcd_members} members of etcd that are Ready")
+        self._until(is_whole, within_s, f"{self._etcd_members} members of etcd that are Ready")
 
     def change_model(self, operator: str, image: str = "") -> None:
         """See `Run`."""
@@ -355,7 +355,7 @@ class LiveRun:
                     )
                 )
             return
-        item = self._look().item
+        item = self._observe().item
         operators = [
             {**op, "model": {**op["model"], "image": image}} if op["name"] == operator else op
             for op in item["spec"]["operators"]
@@ -424,11 +424,11 @@ def why_no_member_is_spare(members: list[Json]) -> str:
     away = next((item["metadata"]["name"] for item in members if not pod_seen(item).ready), None)
     if away is not None:
         return f"{away} is not Ready, and without another one there would be no majority"
-    kept = all(
+    persistent = all(
         any(volume.get("persistentVolumeClaim") for volume in item["spec"].get("volumes") or [])
         for item in members
     )
-    return "" if kept else "its data would go with it (etcd.persistence.enabled=false)"
+    return "" if persistent else "its data would go with it (etcd.persistence.enabled=false)"
 
 
 def rolled_out(item: Json, image: str | None) -> bool:

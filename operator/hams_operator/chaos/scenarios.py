@@ -1,4 +1,4 @@
-"""The scenarios, and their catalogue. Each is what is done to a graph while it is under load; who judges
+"""The scenarios, and their catalogue. Each is what is done to a graph while it is under load; the judge
 stands outside.
 
 After each, except where the entry says `loses`, every request has one reply, states are what the requests
@@ -223,7 +223,7 @@ def etcd_member_lost(run: Run, aim: Aim) -> None:
     finds its data again."""
     primary = run.pod_of(
         stateful(run, aim), PRIMARY
-    )  # asked before: who tells may be connected with the member that goes
+    )  # asked before: the API server may be connected with the member that goes
     run.lose_etcd_member()
     run.delete(primary, force=True)
     run.changed()
@@ -307,14 +307,14 @@ CATALOGUE = (
 )
 
 
-def find(word: str) -> ChaosScenario:
+def find(reference: str) -> ChaosScenario:
     """By `F14`, `random` or `F14/random`; an id alone means its first. Raises ValueError with those that
     there are."""
-    row, _, name = word.partition("/")
+    row, _, name = reference.partition("/")
     for scenario in CATALOGUE:
         if (name and (scenario.id, scenario.name) == (row, name)) or (
             not name and row in (scenario.id, scenario.name)
         ):
             return scenario
     there = ", ".join(f"{scenario.id}/{scenario.name}" for scenario in CATALOGUE)
-    raise ValueError(f'no scenario "{word}"; there are {there}')
+    raise ValueError(f'no scenario "{reference}"; there are {there}')

@@ -80,7 +80,7 @@ def catalogue(output: Output) -> int:
 
 
 def run(
-    word: str,
+    reference: str,
     name: str | None,
     target: Target,
     system: str,
@@ -91,7 +91,7 @@ def run(
 ) -> int:
     """Run one; 0 if no request failed and the scenario came to its end."""
     try:
-        scenario = find(word)
+        scenario = find(reference)
     except ValueError as unknown:
         complain(str(unknown), 2)
     if scenario.loses and not allow_state_loss:
@@ -167,7 +167,7 @@ async def _under_load(
 
 
 def _pass_on(done: "Future[TrafficTally]", begun: "Future[GraphUnderLoad]") -> None:
-    """Who waits for the load to begin learns that it never will."""
+    """Wakes a waiter for the beginning of the load that never comes."""
     error = done.exception()
     if error is not None and not begun.done():
         begun.set_exception(error)

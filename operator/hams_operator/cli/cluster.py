@@ -17,7 +17,7 @@ from hams_graph.wholeness import STATE_LOST
 from hams_operator.cli import in_pod
 from hams_operator.cli.forward import forwarded
 from hams_operator.cli.output import check_namespace, complain
-from hams_operator.cli.runs import Reached, Say, Target, chosen
+from hams_operator.cli.runs import OnLine, Reached, Target, chosen
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.graph_seen import ClusterGraph, status_of
 from hams_operator.local.observe import GraphStatus, InstanceStatus
@@ -85,11 +85,11 @@ class Cluster:
             complain(f"{instance.id} has no pod any more")
         container = PROXY if instance.operator else instance.role
         program = ["python3", "-I", "-S", "-c", inspect.getsource(in_pod), process, number]
-        hit: dict[str, int] = json.loads(await self.run_in(pod, container, program, ends_with_it=True))
+        hit: dict[str, int] = json.loads(await self.run_in(pod, container, program, may_end_container=True))
         return hit
 
     async def logs(
-        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, say: Say
+        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, on_line: OnLine
     ) -> None:
         """See `Runs`. Of the pods that are there now; nothing is kept of earlier ones."""
         seen = await self.find(graph)
@@ -100,23 +100,23 @@ class Cluster:
             )
         containers = [operator] if operator in (FRONTEND_ROLE, MANAGER_ROLE) else [PROXY, MODEL]
         query = {"tailLines": str(lines), **({"follow": "true"} if follow else {})}
-        todo = [self._tell(pod, container, query, say) for pod in pods for container in containers]
+        todo = [self._copy_log(pod, container, query, on_line) for pod in pods for container in containers]
         if follow:
             await asyncio.gather(*todo)
         else:
             for item in todo:
                 await item
 
-    async def _tell(self, pod: str, container: str, query: dict[str, str], say: Say) -> None:
+    async def _copy_log(self, pod: str, container: str, query: dict[str, str], on_line: OnLine) -> None:
         name = f"{pod}.{container}" if container in (MODEL, PROXY) else pod
         try:
             path = PODS.url(self.namespace, pod, "log")
             async for line in self.kube.lines(path, {"container": container, **query}):
-                say(name, line)
+                on_line(name, line)
         except KubeError as error:
             if error.status not in (400, 404):  # 400: the container has not started yet
                 raise
-            say(name, f"({error})")
+            on_line(name, f"({error})")
 
     @asynccontextmanager
     async def reach(self, graph: str) -> AsyncIterator[Reached]:
@@ -136,8 +136,8 @@ class Cluster:
         name, version = item["metadata"]["name"], item["metadata"]["resourceVersion"]
         conditions = (item.get("status") or {}).get("conditions", [])
         lost = [condition["message"] for condition in conditions if condition["reason"] == STATE_LOST]
-        words = [word for message in lost for word in re.findall(r"\S+@\d+", message)]
-        asked = next((word for word in words if word.startswith(f"{operator}@")), None)
+        states = [state for message in lost for state in re.findall(r"\S+@\d+", message)]
+        asked = next((state for state in states if state.startswith(f"{operator}@")), None)
         if asked is None:
             why = f": {lost[0]}" if lost else ""
             complain(f"the state of {operator} is not lost, as the status of {name} says{why}")
@@ -145,14 +145,16 @@ class Cluster:
         await self.kube.merge(GRAPHS, self.namespace, name, body)
         return str(name)
 
-    async def run_in(self, pod: str, container: str, command: list[str], ends_with_it: bool = False) -> str:
+    async def run_in(
+        self, pod: str, container: str, command: list[str], may_end_container: bool = False
+    ) -> str:
         """What a command in a container writes to stdout. Raises CommandError with its stderr if it fails.
-        `ends_with_it`: it may have ended the container, and so itself, after it has written."""
+        `may_end_container`: it may have ended the container, and so itself, after it has written."""
         query = [
             ("container", container),
             ("stdout", "true"),
             ("stderr", "true"),
-            *(("command", word) for word in command),
+            *(("command", argument) for argument in command),
         ]
         socket = await self.kube.socket(PODS.url(self.namespace, pod, "exec"), query)
         written = {1: b"", 2: b"", 3: b""}
@@ -165,7 +167,9 @@ class Cluster:
             for cause in (status.get("details") or {}).get("causes") or []
         }
         ended = causes.get("ExitCode", "")
-        if status.get("status") == "Success" or (ends_with_it and written[1] and ended in ("", str(_KILLED))):
+        if status.get("status") == "Success" or (
+            may_end_container and written[1] and ended in ("", str(_KILLED))
+        ):
             return written[1].decode()
         why = (
             f"the command ended with exit code {ended}"

@@ -75,9 +75,9 @@ class DemoFindings:
 
     lines: list[tuple[str, Verdict, str]] = field(default_factory=list)
 
-    def add(self, what: str, verdict: Verdict, told: str) -> None:
+    def add(self, what: str, verdict: Verdict, detail: str) -> None:
         """One thing."""
-        self.lines.append((what, verdict, told))
+        self.lines.append((what, verdict, detail))
 
     @property
     def verdict(self) -> Verdict:
@@ -169,14 +169,14 @@ def demo(duration: str, rate: float, output: Output) -> int:
             Verdict.RIGHT,
             f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}",
         )
-        _tell(terminal.print, findings.lines[-1:])
+        _show(terminal.print, findings.lines[-1:])
         asyncio.run(_traffic(graph, file, run, rate, count, findings, output))
-        _tell(terminal.print, findings.lines[1:])
+        _show(terminal.print, findings.lines[1:])
     finally:
         for left in running():
             end(left)
     findings.add(*_history(folder / "history"))
-    _tell(terminal.print, findings.lines[-1:])
+    _show(terminal.print, findings.lines[-1:])
     _conclude(terminal.print, findings, folder, output)
     return CODES[findings.verdict]
 
@@ -331,8 +331,8 @@ def _conclude(say: Callable[..., None], findings: DemoFindings, folder: Path, ou
                 "good": verdict is Verdict.RIGHT,
                 "verdict": verdict,
                 "findings": [
-                    {"what": what, "good": line is Verdict.RIGHT, "verdict": line, "told": told}
-                    for what, line, told in findings.lines
+                    {"what": what, "good": line is Verdict.RIGHT, "verdict": line, "told": detail}
+                    for what, line, detail in findings.lines
                 ],
             }
         )
@@ -349,9 +349,9 @@ def _conclude(say: Callable[..., None], findings: DemoFindings, folder: Path, ou
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell(say: Callable[..., None], lines: list[tuple[str, Verdict, str]]) -> None:
-    for what, verdict, told in lines:
-        say(f"  {MARKS[verdict]} {what:<11} {told}")
+def _show(say: Callable[..., None], lines: list[tuple[str, Verdict, str]]) -> None:
+    for what, verdict, detail in lines:
+        say(f"  {MARKS[verdict]} {what:<11} {detail}")
 
 
 def _example() -> Path:

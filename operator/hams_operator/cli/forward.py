@@ -8,7 +8,7 @@ import aiohttp
 
 from hams_operator.controller.kube import PODS, KubeClient, KubeError
 
-_LOOK_S = 0.5
+_REFRESH_S = 0.5
 """How long what was seen of the pods holds."""
 
 
@@ -23,8 +23,8 @@ class _Forward:
         self._port = port
         self._ready = ready
         self._pods: list[str] = []
-        self._looked_s = -1.0
-        self._looking = asyncio.Lock()
+        self._refreshed_s = -1.0
+        self._refreshing = asyncio.Lock()
         self._turn = 0
         self.open: set[asyncio.Task[None]] = set()
 
@@ -35,11 +35,11 @@ class _Forward:
         task.add_done_callback(self.open.discard)
 
     async def _choose(self) -> str | None:
-        async with self._looking:
+        async with self._refreshing:
             now = asyncio.get_running_loop().time()
-            if now - self._looked_s > _LOOK_S:
+            if now - self._refreshed_s > _REFRESH_S:
                 self._pods = await self._ready()
-                self._looked_s = asyncio.get_running_loop().time()
+                self._refreshed_s = asyncio.get_running_loop().time()
         self._turn += 1
         return self._pods[self._turn % len(self._pods)] if self._pods else None
 

@@ -16,5 +16,14 @@ def build(folder: Path, name: str, builder: str, push: bool) -> int:
         complain(
             "images are built by a checkout of the project: this is an installed wheel, which has no builder"
         )
-    words = [sys.executable, "-m", "images.own", str(folder.resolve()), "--name", name, "--builder", builder]
-    return subprocess.run([*words, *(["--push"] if push else [])], cwd=ROOT, check=False).returncode
+    command = [
+        sys.executable,
+        "-m",
+        "images.own",
+        str(folder.resolve()),
+        "--name",
+        name,
+        "--builder",
+        builder,
+    ]
+    return subprocess.run([*command, *(["--push"] if push else [])], cwd=ROOT, check=False).returncode

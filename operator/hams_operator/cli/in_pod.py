@@ -10,18 +10,18 @@ import signal
 import sys
 
 
-def process_of(words: list[str]) -> str:
+def process_of(command: list[str]) -> str:
     """Which of an instance's processes has this command line: model, proxy or process; "": none."""
-    line = " ".join(words)
-    if "hams_sidecar.proxy" in words:
+    line = " ".join(command)
+    if "hams_sidecar.proxy" in command:
         return "proxy"
-    if "hams_sidecar.frontend" in words or "hams_operator.manager.process" in words:
+    if "hams_sidecar.frontend" in command or "hams_operator.manager.process" in command:
         return "process"
-    serves = "hams-model serve" in line or ("hams_sdk" in line and "serve" in words)
+    serves = "hams-model serve" in line or ("hams_sdk" in line and "serve" in command)
     return "model" if serves else ""
 
 
-def found(folder: str) -> dict[str, int]:
+def processes_in(folder: str) -> dict[str, int]:
     """The processes of a pod by what they are, from what looks like /proc."""
     pids = {}
     for pid in filter(str.isdigit, os.listdir(folder)):
@@ -51,7 +51,11 @@ def strike(pids: dict[str, int], number: signal.Signals) -> None:
 
 def main(wanted: str, number: str, folder: str = "/proc") -> None:
     """`wanted`: model, proxy or both. A frontend or manager is one process, whatever is wanted."""
-    pids = {name: pid for name, pid in found(folder).items() if wanted in (name, "both") or name == "process"}
+    pids = {
+        name: pid
+        for name, pid in processes_in(folder).items()
+        if wanted in (name, "both") or name == "process"
+    }
     strike(pids, signal.Signals[f"SIG{number}"])
 
 

@@ -20,10 +20,10 @@ down_s = 40.0
 def status(target: Target, graph: str | None, every: bool, output: Output) -> int:
     """Show one graph, or all."""
 
-    async def look(runs: Runs) -> tuple[list[GraphStatus], str]:
+    async def statuses_there(runs: Runs) -> tuple[list[GraphStatus], str]:
         return await runs.every() if every else [await runs.status(graph)], runs.where
 
-    statuses, where = on_runs(target, look)
+    statuses, where = on_runs(target, statuses_there)
     if output is Output.JSON:
         print_json(statuses if every else statuses[0])
         return 0
@@ -88,7 +88,7 @@ def logs(
     check_lines(lines)
     said = 0
 
-    def say(name: str, line: str) -> None:
+    def on_line(name: str, line: str) -> None:
         nonlocal said
         said += 1
         if output is Output.JSON:
@@ -98,7 +98,7 @@ def logs(
         if follow:
             sys.stdout.flush()
 
-    on_runs(target, lambda runs: runs.logs(graph, operator, lines, follow, earlier, say))
+    on_runs(target, lambda runs: runs.logs(graph, operator, lines, follow, earlier, on_line))
     if not said and lines and not follow and output is Output.TEXT:
         sys.stderr.write(f"{operator} has written nothing in this run\n")
     return 0

@@ -25,13 +25,13 @@ def kill(
 ) -> int:
     """Send a signal to an instance's processes and say which."""
     number = number.removeprefix("SIG")
-    for option, allowed, word in (
+    for option, allowed, value in (
         ("signal", SIGNALS, number),
         ("process", PROCESSES, process),
         ("role", ROLES, role),
     ):
-        if word is not None and word not in allowed:
-            complain(f"--{option}: expected {', '.join(allowed)}, found {word}", 2)
+        if value is not None and value not in allowed:
+            complain(f"--{option}: expected {', '.join(allowed)}, found {value}", 2)
     if target is None and instance is None:
         complain("kill what? Expected an operator, frontend or manager, or --instance ID", 2)
 

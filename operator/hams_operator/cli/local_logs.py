@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hams_operator.cli.output import complain
-from hams_operator.cli.runs import Say
+from hams_operator.cli.runs import OnLine
 from hams_operator.limits import log_bytes_max
 from hams_operator.local.home import GraphHome, folders, running
 from hams_operator.local.logfiles import last_lines, new_lines
@@ -47,13 +47,13 @@ def earlier_one(logs: Path, earlier: int, follow: bool) -> Path:
         complain(
             "--earlier: expected a number of runs, without --follow: nothing comes of a run that is over", 2
         )
-    kept = sorted(GraphHome(logs.parent.name).earlier.glob("*"))
-    if earlier > len(kept):
-        complain(f"--earlier {earlier}: logs of {len(kept)} earlier runs are kept")
-    return kept[-earlier]
+    runs = sorted(GraphHome(logs.parent.name).earlier.glob("*"))
+    if earlier > len(runs):
+        complain(f"--earlier {earlier}: logs of {len(runs)} earlier runs are kept")
+    return runs[-earlier]
 
 
-def tell(folder: Path, operator: str, lines: int, follow: bool, say: Say) -> None:
+def show(folder: Path, operator: str, lines: int, follow: bool, on_line: OnLine) -> None:
     """The last lines of each file, the oldest file first; with `follow` also what comes, until Ctrl-C. Raises
     CommandError if there is no such file."""
     paths = sorted((path for path in folder.glob("*.log*") if _is_of(operator, path)), key=_modified_s)
@@ -71,9 +71,9 @@ def tell(folder: Path, operator: str, lines: int, follow: bool, say: Say) -> Non
         )
     for path in paths:
         for line in last_lines(path, lines, log_bytes_max):
-            say(_name(path), line)
+            on_line(_name(path), line)
     if follow:
-        _follow(folder, operator, say)
+        _follow(folder, operator, on_line)
 
 
 def _is_of(operator: str, path: Path) -> bool:
@@ -84,7 +84,7 @@ def _is_of(operator: str, path: Path) -> bool:
     return re.fullmatch(re.escape(operator) + kinds, path.name) is not None
 
 
-def _follow(folder: Path, operator: str, say: Say) -> None:
+def _follow(folder: Path, operator: str, on_line: OnLine) -> None:
     """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances
     bring new files.
 
@@ -108,7 +108,7 @@ def _follow(folder: Path, operator: str, say: Say) -> None:
                     start = 0
                 at[path], lines = new_lines(path, start, size, log_bytes_max)
                 for line in lines:
-                    say(_name(path), line)
+                    on_line(_name(path), line)
             time.sleep(_FOLLOW_PAUSE_S)
     finally:
         signal.signal(signal.SIGINT, before)

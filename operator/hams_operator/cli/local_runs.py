@@ -4,9 +4,9 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hams_operator.cli.local_logs import earlier_one, folder_of, tell
+from hams_operator.cli.local_logs import earlier_one, folder_of, show
 from hams_operator.cli.output import complain
-from hams_operator.cli.runs import Reached, Say, chosen
+from hams_operator.cli.runs import OnLine, Reached, chosen
 from hams_operator.local import control
 from hams_operator.local.control import ControlReply, NoAnswer
 from hams_operator.local.home import GraphHome, RunFile, folders, running
@@ -86,11 +86,11 @@ class LocalRuns:
         return strike(instance, process, signal.Signals[f"SIG{number}"])
 
     async def logs(
-        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, say: Say
+        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, on_line: OnLine
     ) -> None:
         """See `Runs`. Logs outlive their run."""
         folder = folder_of(None if graph is None else home_of(graph))
-        tell(earlier_one(folder, earlier, follow) if earlier else folder, operator, lines, follow, say)
+        show(earlier_one(folder, earlier, follow) if earlier else folder, operator, lines, follow, on_line)
 
     @asynccontextmanager
     async def reach(self, graph: str) -> AsyncIterator[Reached]:

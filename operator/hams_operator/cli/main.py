@@ -506,13 +506,13 @@ def main() -> None:
     try:
         app()
     except (CommandError, BadData) as error:
-        _told(str(error), _code(error))
+        _fail(str(error), _code(error))
     except ExceptionGroup as group:
         complaints, others = group.split((CommandError, BadData))
         if complaints is None or others is not None:
             raise
         first = _first(complaints)
-        _told(str(first), _code(first))
+        _fail(str(first), _code(first))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hams logs | head`
@@ -522,14 +522,14 @@ def main() -> None:
         lacking = extra_of(error.name or "")
         if lacking is None or error.name is None:
             raise
-        _told(sentence(f"hams {' '.join(sys.argv[1:2])}", (error.name,), lacking), 1)
+        _fail(sentence(f"hams {' '.join(sys.argv[1:2])}", (error.name,), lacking), 1)
     except OSError as error:  # what the machine refuses, where no command has better words for it
         from hams_operator.local.home import refused  # noqa: PLC0415 - only what fails needs it
 
-        _told(refused(error), 1)
+        _fail(refused(error), 1)
 
 
-def _told(message: str, code: int) -> NoReturn:
+def _fail(message: str, code: int) -> NoReturn:
     sys.stderr.write(f"hams: {message}\n")
     raise SystemExit(code) from None
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 pipe_columns = 10_000
-"""A table that is written to no terminal is never cut: whoever reads it may look for a whole name."""
+"""A table that is written to no terminal is never cut: a program that reads it may want a whole name."""
 
 
 class Output(StrEnum):

@@ -36,8 +36,8 @@ def render(file: Path, namespace: str | None, settings: Settings, uid: str, outp
     if not settings.etcd.strip():
         complain("--etcd: expected endpoints, separated by commas, found none", 2)
     try:
-        name, found_namespace, found_uid = read_place(file)
-        place = GraphRef(name, namespace or found_namespace or "default", uid or found_uid)
+        name, file_namespace, file_uid = read_place(file)
+        place = GraphRef(name, namespace or file_namespace or "default", uid or file_uid)
         graph = load(file, uid=place.graph_uid(), on_kubernetes=True)
     except InvalidGraph as error:
         complain(

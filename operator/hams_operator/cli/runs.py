@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # `hams --help` imports this module
 
 
 T = TypeVar("T")
-Say = Callable[[str, str], None]
+OnLine = Callable[[str, str], None]
 """Takes a line of a log: the process, and what it wrote."""
 
 
@@ -64,7 +64,7 @@ class Runs(Protocol):
         frontend or manager is one process."""
 
     async def logs(
-        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, say: Say
+        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, on_line: OnLine
     ) -> None:
         """Say the last lines of an operator's processes; with `follow` also what they go on to say, until
         Ctrl-C. `earlier`: of so many runs before, where logs of those are kept."""

@@ -42,7 +42,7 @@ def table(status: GraphStatus, *, hint: str = "") -> RenderableType:
     for failure in status.failures:
         parts.append(
             Text(
-                f"\n{failure.who} keeps ending, last with {said(failure.exit_code)}:",
+                f"\n{failure.process_named} keeps ending, last with {said(failure.exit_code)}:",
                 style="bold red",
             )
         )

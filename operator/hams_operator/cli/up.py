@@ -168,7 +168,7 @@ class StartReporter:
 
 
 def start_detached(
-    options: RunOptions, look: "Live | None" = None, waiting: StartReporter | None = None
+    options: RunOptions, screen: "Live | None" = None, waiting: StartReporter | None = None
 ) -> GraphStatus:
     """Start a detached run and wait until it is ready. Raises CommandError, with nothing left; so does
     Ctrl-C."""
@@ -184,8 +184,8 @@ def start_detached(
                 status = news.status
                 if waiting is not None:
                     waiting.on_status(status)
-                if look is not None:
-                    look.update(table(status))
+                if screen is not None:
+                    screen.update(table(status))
     except KeyboardInterrupt:
         start.abandon()
         complain("interrupted: everything that was started has been ended", 130)
@@ -203,8 +203,8 @@ def _detached(graph: Graph, options: RunOptions, output: Output) -> int:
     else:
         from rich.live import Live  # noqa: PLC0415
 
-        with Live(_starting(graph), console=terminal, transient=True, refresh_per_second=8) as look:
-            status = start_detached(options, look)
+        with Live(_starting(graph), console=terminal, transient=True, refresh_per_second=8) as screen:
+            status = start_detached(options, screen)
     from hams_operator.cli.table import table  # noqa: PLC0415
 
     name = graph.data.name

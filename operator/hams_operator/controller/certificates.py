@@ -71,8 +71,8 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for: a common name ("" for none), host names, addresses and URIs; and whether it
-    is shown by who listens, who dials, or both."""
+    """The subject of a certificate: a common name ("" for none), host names, addresses and URIs; and whether
+    the listening side shows it, the dialling side, or both."""
 
     name: str = ""
     hosts: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def rotated(held: tuple[Authority, ...], name: str, now: datetime.datetime) -> t
 
 
 def signer(held: tuple[Authority, ...], now: datetime.datetime) -> Authority:
-    """Who signs: the newest that everybody has had time to hear of, else the oldest."""
+    """The authority that signs: the newest that every process has had time to learn, else the oldest."""
     known = [item for item in held if now - item.made >= datetime.timedelta(days=authority_overlap_days)]
     return known[-1] if known else held[0]
 

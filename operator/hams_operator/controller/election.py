@@ -1,7 +1,7 @@
-"""One of two replicas acts: who holds the Lease. It renews it; who could not for `lease_renew_s` ends itself,
-before another can have it.
+"""One of two replicas acts: the one that holds the Lease. It renews it; a replica that could not for
+`lease_renew_s` ends itself, before another one can have it.
 
-Optimistic locking by resourceVersion decides between two who try at once; the clock is this machine's own,
+Optimistic locking by resourceVersion decides between two that try at once; the clock is this machine's own,
 read from the moment a change of the Lease was seen, never compared with a time that another machine wrote.
 """
 

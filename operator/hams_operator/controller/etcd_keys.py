@@ -34,7 +34,7 @@ from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.etcd_users import ROOT
 
 etcd_authority_days = 3650
-"""etcd reads whom it trusts at its start only: its authorities are not replaced by themselves
+"""etcd reads the authorities that it trusts at its start only, so they are not replaced automatically
 (docs/security.md)."""
 
 
@@ -77,7 +77,7 @@ class EtcdKeys:
 
     @property
     def client_authority(self) -> Authority:
-        """Who signs for clients of etcd."""
+        """The authority that signs for clients of etcd."""
         assert self._authority is not None, "begin first"
         return self._authority
 
@@ -97,7 +97,7 @@ class EtcdKeys:
     async def run(self) -> None:
         """Renew what is about to end, until cancelled."""
         while True:
-            await asyncio.sleep(limits.certificate_look_s)
+            await asyncio.sleep(limits.certificate_check_s)
             await self.begin()
 
     async def reconcile(self) -> None:
@@ -132,7 +132,7 @@ class EtcdKeys:
             raise NoEtcdKeys(f"Secret {name}: {wanted}: {error!r}") from None
 
     def _with_authorities(self, held: Data) -> Data:
-        """etcd reads whom it trusts at its start only, so what is there stays."""
+        """etcd reads the authorities that it trusts at its start only, so what is there stays."""
         try:
             authorities(held["ca.crt"] + held["peer-ca.crt"], held["ca.key"] + held["peer-ca.key"])
         except (KeyError, ValueError):

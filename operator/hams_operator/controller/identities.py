@@ -1,8 +1,8 @@
-"""Who the parts of a graph are: an authority of its own, a certificate by it that names the graph, and etcd's
-user for it.
+"""Identities of the parts of a graph: an authority of its own, a certificate by it that names the graph, and
+etcd's user for it.
 
 The authority's key lies in the controller's namespace, in a Secret `graph-UID`; what pods mount lies beside
-the graph, in `NAME-hams-tls`, and belongs to it. Both are looked at once in `certificate_look_s` per graph,
+the graph, in `NAME-hams-tls`, and belongs to it. Both are looked at once in `certificate_check_s` per graph,
 and mended. docs/security.md says who proves what with it.
 """
 
@@ -24,14 +24,14 @@ from hams_operator.controller.certificates import (
 from hams_operator.controller.etcd_keys import Clock, EtcdKeys, user_of, utc
 from hams_operator.controller.kube import SECRETS, Kube
 from hams_operator.controller.secrets import Data, data_of, keep
-from hams_operator.limits import etcd_look_s
+from hams_operator.limits import etcd_poll_s
 from hams_operator.plan.names import GraphRef
 from hams_wire import records, tls
 from hams_wire.coordination import etcd_users
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 
-metrics_token_look_s = 60.0
+metrics_token_check_s = 60.0
 """Between two looks at the token of metrics: graphs that begin together are given what one look has found."""
 
 probe_token_bytes = 24
@@ -102,17 +102,17 @@ class IssuedIdentities:
         away = await self._allow(place, fresh)
         if now_s >= self._metrics[0]:
             token = await metrics_token(self._kube, self._namespace, self._metrics_secret)
-            self._metrics = now_s + metrics_token_look_s, token
+            self._metrics = now_s + metrics_token_check_s, token
         metrics = self._metrics[1]
-        kept = await keep(
+        secret = await keep(
             self._kube,
             self._namespace,
             _secret_of(place.owner_uid),
             lambda held: self._with_authority(held, place),
             fresh=fresh,
         )
-        held = authorities(kept["ca.crt"], kept["ca.key"])
-        probes = kept[tls.PROBE_TOKEN]
+        held = authorities(secret["ca.crt"], secret["ca.key"])
+        probes = secret[tls.PROBE_TOKEN]
         fixed = {
             tls.AUTHORITY: bundle(held),
             tls.IDENTITY: identity_of(place).encode(),
@@ -130,7 +130,7 @@ class IssuedIdentities:
         )
         if doubts == self._doubts:
             self._known[place.owner_uid] = (
-                now_s + (etcd_look_s if away else limits.certificate_look_s / 2),
+                now_s + (etcd_poll_s if away else limits.certificate_check_s / 2),
                 probes.decode(),
             )
         return probes.decode()
@@ -163,7 +163,7 @@ class IssuedIdentities:
             if self._keys.own and now_s >= self._locked_until_s:
                 await etcd_users.lock(self._etcd)
                 if doubts == self._doubts:
-                    self._locked_until_s = now_s + limits.certificate_look_s / 2
+                    self._locked_until_s = now_s + limits.certificate_check_s / 2
             await etcd_users.allow(self._etcd, user_of(uid), records.all_of(uid), fresh=fresh)
         except CoordinationError:
             if tls.ETCD_CERTIFICATE not in data_of(

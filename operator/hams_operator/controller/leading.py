@@ -54,9 +54,9 @@ class Leading:
         tasks = [
             asyncio.create_task(election.run()),
             asyncio.create_task(self._resigned.wait()),
-            told := asyncio.create_task(election.won.wait()),
+            winning := asyncio.create_task(election.won.wait()),
         ]
-        told.add_done_callback(lambda task: task.cancelled() or here.call_soon_threadsafe(self.won.set))
+        winning.add_done_callback(lambda task: task.cancelled() or here.call_soon_threadsafe(self.won.set))
         try:
             done, _ = await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             for task in done:

@@ -4,7 +4,7 @@ kube_pause_s = 0.5
 kube_pause_max_s = 30.0
 """Pause before a broken watch is begun again, doubled each time up to the second."""
 
-certificate_look_s = 3600.0
+certificate_check_s = 3600.0
 """Between two looks at the certificates of the webhook, of a graph and of etcd."""
 
 secret_tries = 5

@@ -27,7 +27,7 @@ from hams_wire.coordination.port import (
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
 from hams_wire.succession import Follows, Quiet, Succession, TakenOver
 
-etcd_looks_vain = 2
+etcd_polls_vain = 2
 """etcd is away after so many looks in a row that find its watch silent and get no answer."""
 
 etcd_clear_keys = 100
@@ -104,7 +104,7 @@ class Mirror:
                 snapshot = await self._coordination.get_prefix(ROOT)
             except CoordinationError as error:
                 self._set_away(str(error) or type(error).__name__)
-                await asyncio.sleep(limits.etcd_look_s)
+                await asyncio.sleep(limits.etcd_poll_s)
                 continue
             before = set(self._known)
             self._known = {}
@@ -118,11 +118,11 @@ class Mirror:
                 await self._follow(snapshot)
             except CoordinationError as error:
                 self._set_away(str(error) or type(error).__name__)
-                await asyncio.sleep(limits.etcd_look_s)
+                await asyncio.sleep(limits.etcd_poll_s)
 
     async def _follow(self, snapshot: object) -> None:
         async with self._coordination.watch(ROOT, snapshot) as watch:  # type: ignore[arg-type]
-            looking = asyncio.ensure_future(self._look_alive(watch))
+            looking = asyncio.ensure_future(self._check_liveness(watch))
             try:
                 async for event in watch:
                     if isinstance(event, Put):
@@ -142,16 +142,16 @@ class Mirror:
             finally:
                 looking.cancel()
 
-    async def _look_alive(self, watch: object) -> None:
+    async def _check_liveness(self, watch: object) -> None:
         """A watch outlives etcd's absence without a word; status must not. That a watch is not heard proves
         nothing: this process may be late itself, when it begins with a thousand graphs, and to tell them all
         would make it later. So etcd is asked, and one question in vain is not enough."""
         vain = 0
         while True:
-            await asyncio.sleep(limits.etcd_look_s)
+            await asyncio.sleep(limits.etcd_poll_s)
             why = "" if getattr(watch, "live", True) else await self._why_away()
             vain = vain + 1 if why else 0
-            self._set_away(why if vain >= etcd_looks_vain else "")
+            self._set_away(why if vain >= etcd_polls_vain else "")
 
     async def _why_away(self) -> str:
         try:

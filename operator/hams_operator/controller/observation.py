@@ -17,7 +17,7 @@ from hams_operator.plan.change import Decision
 from hams_operator.plan.difference import is_ours, key_of
 from hams_operator.plan.names import INCARNATION, OPERATOR, ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod
-from hams_operator.plan.status import KnownGraph, Told, answers
+from hams_operator.plan.status import FailoverReport, KnownGraph, answers
 from hams_wire.succession import Phase
 
 
@@ -70,9 +70,9 @@ class Observation:
     def newest_used(self) -> int:
         """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one
         with its number would find them."""
-        told = self.in_etcd.values()
+        incarnations = self.in_etcd.values()
         run = [number for number, known in self.in_etcd.items() if known.has_run]
-        to = [incarnation_of(known.succession.to, self.place) for known in told if known.succession]
+        to = [incarnation_of(known.succession.to, self.place) for known in incarnations if known.succession]
         return max((*run, *to, *(pod.incarnation for pod in self.pods)), default=0)
 
     def world(self, decision: Decision) -> KnownGraph:
@@ -91,7 +91,8 @@ class Observation:
             refusals=self._said_of_deployments(decision.place, REFUSAL),
             rolling=tuple(sorted(self._said_of_deployments(decision.place, ROLLING))),
             failovers={
-                name: Told(item.epoch, item.took_ms, item.reason) for name, item in known.failovers.items()
+                name: FailoverReport(item.epoch, item.took_ms, item.reason)
+                for name, item in known.failovers.items()
             },
             versions={name: (item.epoch, item.version) for name, item in known.versions.items()},
         )

@@ -48,12 +48,12 @@ def options_from(environment: Mapping[str, str]) -> ControllerOptions:
             history=environment.get("HAMS_HISTORY_HOST_PATH", ""),
             tls=environment.get("HAMS_TLS", "true") != "false",
             log_format=log_format,
-            pod_fields=_words(environment, "HAMS_POD_FIELDS", POD_FIELDS),
-            service_fields=_words(environment, "HAMS_SERVICE_FIELDS", SERVICE_FIELDS),
+            pod_fields=_list_of(environment, "HAMS_POD_FIELDS", POD_FIELDS),
+            service_fields=_list_of(environment, "HAMS_SERVICE_FIELDS", SERVICE_FIELDS),
         ),
         pod=environment.get("POD_NAME") or "hams-controller",
         namespace=environment.get("POD_NAMESPACE") or "hams-system",
-        namespaces=_words(environment, "HAMS_WATCH_NAMESPACES", ()),
+        namespaces=_list_of(environment, "HAMS_WATCH_NAMESPACES", ()),
         webhook_service=environment.get("HAMS_WEBHOOK_SERVICE", ""),
         webhook_configuration=environment.get("HAMS_WEBHOOK_CONFIGURATION", ""),
         webhook_secret=environment.get("HAMS_WEBHOOK_SECRET", ""),
@@ -66,7 +66,7 @@ def options_from(environment: Mapping[str, str]) -> ControllerOptions:
     )
 
 
-def _words(environment: Mapping[str, str], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+def _list_of(environment: Mapping[str, str], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
     """Words separated by commas; `default` where the variable is not there, none where it is empty."""
     text = environment.get(name)
     return default if text is None else tuple(item.strip() for item in text.split(",") if item.strip())

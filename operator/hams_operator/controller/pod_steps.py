@@ -20,7 +20,7 @@ away: Kubernetes goes on to bind pods to its node until it has been silent for 4
 pod_creating_s = 10.0
 """Containers that are not made after this long lack something: then the pod's Events are asked."""
 
-pod_look_s = 10.0
+pod_check_s = 10.0
 """Between two looks at a pod that does not start."""
 
 pod_silent_s = 8.0
@@ -88,7 +88,7 @@ def _silent(known: Known, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:
     return tuple(pods_silent(known.topology, (*known.registered, *known.waiting), pods))
 
 
-def look_again_s(seen: Observation, silent: Collection[str]) -> float | None:
+def next_check_s(seen: Observation, silent: Collection[str]) -> float | None:
     """When a pod that does not start will have to be looked at, or should be told of. `silent`: their
     uids."""
     left = []
@@ -98,7 +98,7 @@ def look_again_s(seen: Observation, silent: Collection[str]) -> float | None:
         elif pod.bound_at and not pod.deleting:
             left.append(pod_unseen_s)
         elif pod.creating_since and not pod.deleting:
-            left.append(max(pod_creating_s - seen.age_s(pod.creating_since), pod_look_s))
+            left.append(max(pod_creating_s - seen.age_s(pod.creating_since), pod_check_s))
         elif pod.uid in silent:
             left.append(pod_silent_s)
     return min(left, default=None)

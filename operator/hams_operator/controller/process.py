@@ -1,8 +1,8 @@
 """The controller as a process: `python -m hams_operator.controller`.
 
 Health and metrics serve from the start, the webhook as soon as it has a certificate that the API server
-trusts: on every replica. Who holds the Lease works; who loses it ends, and is started again. A replica is
-ready once its webhook listens; whether it leads is no matter of readiness.
+trusts: on every replica. The replica that holds the Lease works; one that loses it ends, and is started
+again. A replica is ready once its webhook listens; whether it leads is no matter of readiness.
 """
 
 import asyncio
@@ -100,11 +100,11 @@ class Controller:
             self._keys = {uid: other for uid, other in self._keys.items() if other != key}
         return again_s
 
-    async def _look_again(self) -> None:
+    async def _check_again(self) -> None:
         """Certificates end without anything happening."""
         while True:
             await asyncio.sleep(
-                limits.certificate_look_s / 2
+                limits.certificate_check_s / 2
             )  # what was looked at holds as long: together not longer than that time
             for key in self._keys.values():
                 self.workers.enqueue(key)
@@ -127,7 +127,7 @@ class Controller:
             await ready.wait()
             self._listen()
             self.workers.begin()
-            group.create_task(self._look_again())
+            group.create_task(self._check_again())
             try:
                 await asyncio.Event().wait()
             finally:
@@ -203,17 +203,17 @@ async def _health(
             return web.Response(status=503, text="the webhook does not listen yet\n")
         return web.Response(text="ok\n")
 
-    token, looked_at = b"", 0.0
+    token, read_at = b"", 0.0
 
     async def metrics(request: web.Request) -> web.Response:
-        nonlocal token, looked_at
+        nonlocal token, read_at
         if options.settings.tls:
             now = asyncio.get_running_loop().time()
             if (
-                not token or now - looked_at > limits.certificate_look_s
+                not token or now - read_at > limits.certificate_check_s
             ):  # strangers do not make us ask the API server
                 try:
-                    token, looked_at = (
+                    token, read_at = (
                         await metrics_token(kube, options.namespace, options.metrics_secret),
                         now,
                     )

@@ -22,13 +22,13 @@ from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects
 from hams_operator.controller.observation import Observation, place_of
 from hams_operator.controller.planning import GraphPlan, plan_of
-from hams_operator.controller.pod_steps import look_again_s, not_created, pod_steps
+from hams_operator.controller.pod_steps import next_check_s, not_created, pod_steps
+from hams_operator.controller.publishing import publish, rfc3339_now
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import incarnation_of
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.successions import advance, give_up
-from hams_operator.controller.telling import now_told, tell
 from hams_operator.controller.workers import Again
 from hams_operator.plan.change import Decision, restarts
 from hams_operator.plan.desired import desired
@@ -110,8 +110,8 @@ class Reconciler:
         except KubeError as error:
             raise Again(str(error), error.retry_after_s) from None
         except CoordinationError as error:
-            raise Again(f"etcd: {error}", limits.etcd_look_s) from None
-        return look_again_s(self._observe(key, item), self._silent_since.get(key, ()))
+            raise Again(f"etcd: {error}", limits.etcd_poll_s) from None
+        return next_check_s(self._observe(key, item), self._silent_since.get(key, ()))
 
     def _observe(self, key: GraphKey, item: Json) -> Observation:
         """What is there now, as last heard."""
@@ -141,21 +141,23 @@ class Reconciler:
         if plan.decision is None:
             assert plan.problem is not None, "no decision without a problem"
             ready = "Unknown" if plan.unread else "False"
-            status = refusal(item.get("status") or {}, plan.problem, seen.generation, now_told(), ready=ready)
-            await tell(self._kube, self._store, item, status, None)
+            status = refusal(
+                item.get("status") or {}, plan.problem, seen.generation, rfc3339_now(), ready=ready
+            )
+            await publish(self._kube, self._store, item, status, None)
             if plan.unread:
-                raise Again(plan.problem[1], limits.etcd_look_s)
+                raise Again(plan.problem[1], limits.etcd_poll_s)
             return
         performed = await self._perform(key, seen, plan, plan.decision, read)
         seen = self._observe(key, item)  # status says what is there now, not what was planned
-        await self._say(key, seen, plan.decision, performed)
+        await self._write_status(key, seen, plan.decision, performed)
         if performed.failed is not None:
             raise performed.failed
         if performed.problem is not None and performed.problem[0] == NAME_TAKEN:
             # nobody tells when it goes: Secrets and unlabelled objects are not followed
             raise Again(performed.problem[1])
         if seen.etcd_away and seen.known(plan.decision.place).spec != encode_spec(plan.decision.graph):
-            raise Again(f"etcd: {seen.etcd_away}", limits.etcd_look_s)
+            raise Again(f"etcd: {seen.etcd_away}", limits.etcd_poll_s)
 
     async def _read(self, item: Json) -> Graph | InvalidGraph:
         """The graph that the resource asks for, or what is wrong with it."""
@@ -308,7 +310,9 @@ class Reconciler:
 
     # -- telling ---------------------------------------------------------------------------------------------
 
-    async def _say(self, key: GraphKey, seen: Observation, decision: Decision, performed: _Performed) -> None:
+    async def _write_status(
+        self, key: GraphKey, seen: Observation, decision: Decision, performed: _Performed
+    ) -> None:
         """Write the status that is true now."""
         shown, failed, problem = seen.shown(decision), performed.failed, performed.problem
         world = replace(
@@ -321,8 +325,8 @@ class Reconciler:
         for name in restarts(seen.annotations, world.topology):
             await self._mirror.allow_restart(shown.place.graph_uid(), name)
         before = seen.item.get("status") or {}
-        status = status_of(shown.graph, shown.place, world, before, seen.generation, now_told())
-        await tell(self._kube, self._store, seen.item, status, shown.graph)
+        status = status_of(shown.graph, shown.place, world, before, seen.generation, rfc3339_now())
+        await publish(self._kube, self._store, seen.item, status, shown.graph)
 
     async def _warnings(self, key: GraphKey, seen: Observation) -> dict[str, str]:
         """What the newest Event warns of, of pods whose containers are not made: a missing Secret or volume
@@ -373,8 +377,8 @@ class Reconciler:
             if not pod.deleting:
                 await self._kube.delete(PODS, place.namespace, pod.name, pod.uid)
         ending = ("Ending", "the graph is being deleted")
-        status = refusal(item.get("status") or {}, ending, seen.generation, now_told())
-        await tell(self._kube, self._store, item, status, None)
+        status = refusal(item.get("status") or {}, ending, seen.generation, rfc3339_now())
+        await publish(self._kube, self._store, item, status, None)
         seen = self._observe(key, item)
         left = seen.pods or any(held["kind"] == "Deployment" for held in seen.objects)
         if left and seen.age_s(metadata["deletionTimestamp"]) < pods_gone_s:
@@ -400,8 +404,8 @@ def _rejected(error: KubeError | CoordinationError) -> Missing | None:
 def _when(event: Json) -> str:
     """When an Event was seen last, RFC 3339."""
     series = event.get("series") or {}
-    told = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next((str(at) for at in told if at), "")
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((str(at) for at in times if at), "")
 
 
 def _names(status: Json, reason: str) -> bool:

@@ -34,7 +34,7 @@ REFUSAL = "refusal"
 ROLLING = "rolling"
 """Where it says that pods are replaced."""
 
-_Told = tuple[str, Callable[[], Json] | None]
+_Update = tuple[str, Callable[[], Json] | None]
 """What the watch says of an object: its version, and how to have it; None: it is gone."""
 
 
@@ -57,7 +57,7 @@ class Store:
         self._changed = changed
         self._known: defaultdict[GraphKey, _Known] = defaultdict(_Known)
         self._written: dict[_Name, str] = {}
-        self._waiting: dict[_Name, _Told | None] = {}
+        self._waiting: dict[_Name, _Update | None] = {}
 
     @contextmanager
     def writing(self, kind: str, namespace: str, name: str) -> Iterator[None]:
@@ -70,9 +70,9 @@ class Store:
         try:
             yield
         finally:
-            told = self._waiting.pop(key, None)
-            if told is not None:
-                self._take_up(key, *told)
+            update = self._waiting.pop(key, None)
+            if update is not None:
+                self._take_up(key, *update)
 
     def _take_up(self, key: _Name, version: str, item: Callable[[], Json] | None) -> None:
         kind, namespace, name = key
@@ -178,9 +178,9 @@ class Store:
         if self._has_heard(item, ours):
             return
         lean = _lean(item)
-        kept = _of_deployment(lean.pop("status", None) or {}, lean)
-        if kept:
-            lean["status"] = kept
+        status = _of_deployment(lean.pop("status", None) or {}, lean)
+        if status:
+            lean["status"] = status
         packed = _packed(lean)
         place = item["kind"], item["metadata"]["name"]
         if known.objects.get(place) != packed:

@@ -1,9 +1,9 @@
 """The validating webhook: a wrong ServiceGraph is refused by `kubectl apply` with the words of
 `hams validate`.
 
-Every replica answers, leading or not. The certificate lies in a Secret that they share; who finds it missing
-or near its end makes another one. The controller is safe without all this: what it cannot run it says in the
-status.
+Every replica answers, leading or not. The certificate lies in a Secret that they share; the replica that sees
+it missing or near its end makes another one. The controller is safe without all this: what it cannot run it
+says in the status.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from hams_operator.plan.names import ALLOW_STATE_LOSS, Json, Settings
 from hams_operator.plan.permitted import read_permitted
 from hams_operator.plan.status import UNSETTLED
 
-webhook_look_s = 30.0
+webhook_check_s = 30.0
 """Between two looks at the webhook's certificate, and at whether the API server trusts it: somebody may have
 made its configuration anew."""
 
@@ -111,7 +111,7 @@ class Webhook:
                 try:
                     await self._refresh()
                     await self._listen()
-                    pause_s = webhook_look_s
+                    pause_s = webhook_check_s
                 except KubeError as error:
                     log.warning("the webhook's certificate: %s", error)
                     pause_s = min(2 * pause_s, limits.kube_pause_max_s)
@@ -134,8 +134,8 @@ class Webhook:
         log.info("the webhook listens on port %d", self._options.webhook_port)
 
     async def _validate(self, request: web.Request) -> web.Response:
-        """Whoever reaches the port may ask, the API server or not: the answer is made aside, and what waits
-        for it is bounded."""
+        """Any process that reaches the port may ask, the API server or not: the answer is made aside, and
+        what waits for it is bounded."""
         body = await request.read()
         try:
             return web.json_response(await self._aside.run(_answer, body, self._options.settings))
@@ -194,9 +194,9 @@ class Webhook:
         for hook in hooks:
             there = base64.b64decode((hook.get("clientConfig") or {}).get("caBundle") or "")
             if pair.authority not in there:
-                kept = _authorities(there)[-1:]
+                newest = _authorities(there)[-1:]
                 hook["clientConfig"]["caBundle"] = base64.b64encode(
-                    b"".join([*kept, pair.authority])
+                    b"".join([*newest, pair.authority])
                 ).decode()
                 changed = True
         if changed:

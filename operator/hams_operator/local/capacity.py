@@ -1,9 +1,9 @@
 """What CPU this machine has for a graph: its cores, the quota of the control groups that we run in, and how
 late a process is that wants to run now.
 
-A graph with far too little of it is slow, and whoever starts it should know why. `recovery.suspectAfter` is
-raised by what is measured here: on a machine where everybody is late by a quarter of a second, silence of 150
-ms says nothing.
+A graph with far too little of it is slow, and the person who starts it should know why.
+`recovery.suspectAfter` is raised by what is measured here: on a machine where everybody is late by a quarter
+of a second, silence of 150 ms says nothing.
 """
 
 import os
@@ -85,7 +85,7 @@ def processes_of(graph: Graph) -> int:
 
 
 def too_few_cores(graph: Graph, available: float) -> str | None:
-    """What to tell whoever starts a graph on far too few cores."""
+    """The warning for a person who starts a graph on far too few cores."""
     processes = processes_of(graph)
     if processes <= available * processes_per_core_max:
         return None

@@ -2,9 +2,9 @@
 
 With `RunOptions.parent` it ends, as if by SIGTERM, with the process that started it, however that ends.
 
-It tells whoever started it how the start goes: JSON lines on a pipe, `{"status": ...}` per look, at the end
-`{"ready": true}` or `{"failed": reason}`; then the pipe is closed. If nobody listens any more before that, it
-goes on.
+It reports the start to the process that started it: JSON lines on a pipe, `{"status": ...}` per look, at the
+end `{"ready": true}` or `{"failed": reason}`; then the pipe is closed. If nobody listens any more before
+that, it goes on.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Start:
         for line in self._pipe:
             news = msgspec.json.decode(line, type=StartNews)
             if news.failed is not None:
-                # before it is told: who hears of it may leave at once, and leaves nothing behind
+                # before it is reported: the reader of the pipe may leave at once, and leaves nothing behind
                 self._process.wait()
             yield news
             if news.ready or news.failed is not None:

@@ -24,7 +24,7 @@ async def keep(member: EtcdProcess) -> None:
     """Start `member` again each time it ends, after a pause that grows up to `restart_pause_max_s` while it
     ends young; until cancelled.
 
-    Whoever else starts it meanwhile is left alone: there is one process at any time.
+    A start by other code meanwhile is left alone: there is one process at any time.
     """
     loop = asyncio.get_running_loop()
     pause_s = limits.restart_pause_s
@@ -73,6 +73,6 @@ def _reason(member: EtcdProcess, status: int) -> str:
     if status < 0:
         return ""
     try:
-        return f": {member.last_words()} (log: {member.log})"
+        return f": {member.last_complaint()} (log: {member.log})"
     except OSError as error:
         return f" (log: {member.log}: {error.strerror})"

@@ -2,7 +2,7 @@
 
 It imports what its children need, then reads requests from a socket, one JSON object per line, forks, and
 reports exits. It never runs an event loop or a thread of its own, so that a fork is safe. Children die with
-it, and it dies with whoever started it (PR_SET_PDEATHSIG): nothing is ever left behind.
+it, and it dies with the process that started it (PR_SET_PDEATHSIG): nothing is ever left behind.
 
 Request: `{"id": n, "module": "a.b", "arguments": [...], "environment": {...}, "folder": path, "log":
 path}`: the child calls `a.b.main(arguments)` and ends with what that returns. Answers: `{"id": n, "pid":

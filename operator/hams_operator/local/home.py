@@ -25,7 +25,7 @@ import msgspec
 
 from hams_operator.local.processes import alive, birth_of
 
-logs_kept_max = 200
+log_files_max = 200
 """Log files kept of one run of a graph."""
 
 runs_logged_max = 5
@@ -157,7 +157,7 @@ class GraphHome:
         temporary.rename(self.folder / "run.json")
 
     def clear(self) -> None:
-        """Remove what a run left behind; logs stay, the newest `logs_kept_max` of them."""
+        """Remove what a run left behind; logs stay, the newest `log_files_max` of them."""
         last = self.last()
         if last is not None:
             shutil.rmtree(last.memory, ignore_errors=True)
@@ -165,7 +165,7 @@ class GraphHome:
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         self.logs.mkdir(exist_ok=True)
-        for old in sorted(self.logs.glob("*.log*"), key=_modified_s, reverse=True)[logs_kept_max:]:
+        for old in sorted(self.logs.glob("*.log*"), key=_modified_s, reverse=True)[log_files_max:]:
             old.unlink(missing_ok=True)
 
     def _set_logs_aside(self) -> None:

@@ -36,7 +36,7 @@ from hams_protocol.limits import judge_late_share
 from hams_wire.errors import CoordinationError
 from hams_wire.process import EXIT_STOPPED
 
-log_look_s = 1.0
+log_check_s = 1.0
 """Between two looks at the size of log files."""
 
 crash_loop_ends_min = 2
@@ -50,7 +50,7 @@ failure_bytes_max = 64 << 10
 failure_line_chars_max = 1000
 """Lines of a model's log shown with its failure, out of how much of its end, and how much of each."""
 
-hung_look_s = 0.5
+hung_check_s = 0.5
 """Between two looks for instances that the graph has given up and that do not end."""
 
 hung_revoked_s = 1.0
@@ -63,7 +63,7 @@ hung_unborn_s = 20.0
 """One that was never seen registered after this long hangs: it came and went between two looks, or never got
 that far."""
 
-hung_kept_s = 30.0
+hung_kill_s = 30.0
 """An instance that hangs is killed after this long in a stretch; one that is back is asked to end then.
 Neither, if it may have a state alone."""
 
@@ -173,8 +173,10 @@ class Instances:
         ends = 0 if fork_client.warm else ends + 1
         if ends >= crash_loop_ends_min:
             path = self.home.logs / f"warm-{name}.log"
-            words = FailureInfo("", "", 0, self._last_words(path)).last_line
-            raise CannotWarm(f"the process that imports {name} modules ended {ends} times: {words} ({path})")
+            last_line = FailureInfo("", "", 0, self._log_end(path)).last_line
+            raise CannotWarm(
+                f"the process that imports {name} modules ended {ends} times: {last_line} ({path})"
+            )
         fresh = ForkClient(self._exited)
         self._fork_clients[name] = fresh
         await fresh.start(
@@ -363,8 +365,8 @@ class Instances:
         missing_since: dict[InstanceId, float] = {}
         registered: set[InstanceId] = set()
         while True:
-            due_s = self._now() + hung_look_s
-            await asyncio.sleep(hung_look_s)
+            due_s = self._now() + hung_check_s
+            await asyncio.sleep(hung_check_s)
             self._note_lateness(self._now() - due_s, self._waits.share(self._by_pid, self._now()))
             assert self._observer is not None, "started"
             try:
@@ -396,14 +398,14 @@ class Instances:
                     del missing_since[pod.instance]
             for place in self._left:
                 if place.pod is not None:
-                    self._look_after_left(place, place.pod, cast)
+                    self._settle_left(place, place.pod, cast)
 
     def _note_lateness(self, by_s: float, share: float) -> None:
         """This process came so much too late to look after the others, and one of those waited for CPU for
         such a part of the time: if that is too much, it says so, and has patience."""
         now = self._now()
         waits = share > hung_wait_share
-        self._lateness.late(max(by_s, share * hung_look_s if waits else 0.0), now)
+        self._lateness.late(max(by_s, share * hung_check_s if waits else 0.0), now)
         if not self._lateness.may_judge(now) and now >= self._starved_said_s + limits.hung_calm_s:
             self._starved_said_s = now
             log.warning(
@@ -419,7 +421,7 @@ class Instances:
         """How long an instance may hang: a process without CPU does not hang."""
         return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, hung_starved_s)
 
-    def _look_after_left(self, place: Place, pod: LocalPod, cast: Cast) -> None:
+    def _settle_left(self, place: Place, pod: LocalPod, cast: Cast) -> None:
         """An instance that hangs is killed after a while, but not while its process may hold all that is left
         of a state: it may wake up. One that is back may lead, and have a state that nobody else has: it goes
         on until somebody has, then is asked to end, and hands over."""
@@ -427,7 +429,7 @@ class Instances:
         goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
         if goes_by in cast.registered and goes_by not in cast.revoked and not pod.ending:
             place.missing_s = now
-            if goes_by not in cast.alone and now - place.left_s > hung_kept_s:
+            if goes_by not in cast.alone and now - place.left_s > hung_kill_s:
                 log.warning(
                     "%s (pid %d) is back, and another one has its place: it is asked to end",
                     goes_by,
@@ -437,7 +439,7 @@ class Instances:
                 send(pod.proxy_pid, signal.SIGTERM)
         elif cast.may_be_last(pod.instance):
             place.missing_s = now
-        elif now - place.missing_s > self._patience_s(hung_kept_s):
+        elif now - place.missing_s > self._patience_s(hung_kill_s):
             send(pod.model_pid, signal.SIGKILL)
             send(pod.proxy_pid, signal.SIGKILL)
 
@@ -542,7 +544,7 @@ class Instances:
     async def _rotate_logs(self) -> None:
         """Cut logs that have become too long."""
         while True:
-            await asyncio.sleep(log_look_s)
+            await asyncio.sleep(log_check_s)
             for path in self.home.logs.glob("*.log"):
                 if path.name == "supervisor.log":
                     continue
@@ -557,8 +559,8 @@ class Instances:
         if status == 0 or self._now() - pod.model_started_s >= limits.restart_young_s:
             place.ends = Ends()
             return
-        words = self._last_words(self._log(f"{pod.instance}.model"))
-        place.ends = place.ends.add(FailureInfo(place.of, pod.instance, status, words))
+        lines = self._log_end(self._log(f"{pod.instance}.model"))
+        place.ends = place.ends.add(FailureInfo(place.of, pod.instance, status, lines))
 
     def _note_own_end(self, place: Place, pod: LocalPod, status: int) -> None:
         """Remember a proxy, frontend or manager that failed while young. One that the graph has given up ends
@@ -571,13 +573,13 @@ class Instances:
             place.of if kind == "proxy" else "",
             pod.instance,
             status,
-            self._last_words(self._log(pod.instance)),
+            self._log_end(self._log(pod.instance)),
             kind,
         )
         place.own_ends = place.own_ends.add(failure)
 
     @staticmethod
-    def _last_words(path: Path) -> tuple[str, ...]:
+    def _log_end(path: Path) -> tuple[str, ...]:
         """The end of a log; nothing if there is none."""
         try:
             lines = last_lines(path, failure_lines_max, failure_bytes_max)
@@ -601,8 +603,8 @@ class Instances:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
-            told = isinstance(error, CannotWarm)
-            self.failed.set_result(str(error) if told else f"{type(error).__name__}: {error}")
+            expected = isinstance(error, CannotWarm)
+            self.failed.set_result(str(error) if expected else f"{type(error).__name__}: {error}")
 
 
 def _said(status: int) -> str:

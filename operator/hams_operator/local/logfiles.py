@@ -30,13 +30,13 @@ def new_lines(path: Path, start: int, size: int, bytes_max: int) -> tuple[int, l
 
 
 def cut(path: Path, bytes_max: int) -> None:
-    """Empty a log; its last `bytes_max` bytes become its `.1`. Who writes on does so at the beginning. Raises
-    OSError, and then nothing is cut."""
+    """Empty a log; its last `bytes_max` bytes become its `.1`. A process that writes on does so at the
+    beginning. Raises OSError, and then nothing is cut."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - bytes_max))
-        kept = file.read(bytes_max)
-    path.with_name(f"{path.name}.1").write_bytes(kept)
+        end = file.read(bytes_max)
+    path.with_name(f"{path.name}.1").write_bytes(end)
     os.truncate(path, 0)
 
 

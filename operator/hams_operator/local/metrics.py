@@ -84,7 +84,7 @@ class MetricsPage:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(2 * metrics_answer_s):
-                words = (await reader.readline()).split()
+                request = (await reader.readline()).split()
                 fields: list[tuple[str, str]] = []
                 while header := (await reader.readline()).strip():
                     name, _, value = header.decode("latin-1").partition(":")
@@ -95,7 +95,7 @@ class MetricsPage:
                         "403 Forbidden",
                         b"expected a request of this machine, not of a page from elsewhere\n",
                     )
-                elif words[:2] == [b"GET", b"/metrics"]:
+                elif request[:2] == [b"GET", b"/metrics"]:
                     status, kind, body = "200 OK", CONTENT_TYPE, await self.page()
                 head = (
                     f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: "
@@ -154,8 +154,8 @@ def merged(answers: Mapping[Source, str | None]) -> str:
                 series.setdefault(owner, []).append(f"{name}{{{own}}} {value}")
     lines = ["# HELP hams_up Whether the process answered this scrape.", "# TYPE hams_up gauge"]
     lines += [f"hams_up{{{source.labels}}} {int(text is not None)}" for source, text in answers.items()]
-    for name, found_series in series.items():
-        lines += [*about.get(name, ()), *found_series]
+    for name, lines_of_series in series.items():
+        lines += [*about.get(name, ()), *lines_of_series]
     return "\n".join(lines) + "\n"
 
 

@@ -90,7 +90,7 @@ class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
     process: str = "model"
 
     @property
-    def who(self) -> str:
+    def process_named(self) -> str:
         """The process in words: "the model of mean", "a frontend"."""
         return f"the {self.process} of {self.operator}" if self.operator else f"a {self.process}"
 
@@ -101,7 +101,7 @@ class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
 
     def sentence(self) -> str:
         """What keeps happening, with the last line that the process wrote."""
-        return f"{self.who} keeps ending, last with {said(self.exit_code)}: {self.last_line}"
+        return f"{self.process_named} keeps ending, last with {said(self.exit_code)}: {self.last_line}"
 
     @property
     def last_line(self) -> str:
@@ -172,9 +172,9 @@ def current(
 def holders_of(
     topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]
 ) -> tuple[frozenset[InstanceId], frozenset[InstanceId]]:
-    """Who has a state that nobody else has who is there: as a member of its set, as its keeper, or as one
-    that has come back with it. And the holders of states that nobody holds who is there: should one of them
-    be hung only, its process holds all that is left of the state."""
+    """The instances that hold a state alone among those that are there: as a member of its set, as its
+    keeper, or as one that has come back with it. And the holders of states that no instance there holds:
+    should one of them only hang, its process holds all that is left of the state."""
     alone: set[InstanceId] = set()
     last: set[InstanceId] = set()
     for item in topology.sets:
@@ -189,8 +189,9 @@ def holders_of(
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked`
-    for ever; who has a state `alone`; who may be the `last` to have one, though nobody has heard of it."""
+    """The instances of a graph: `registered`, each with the process it runs in; those whose model is loading
+    before that; `revoked` for ever; those that hold a state `alone`; those that may be the `last` holder of
+    one, though they are silent."""
 
     registered: dict[InstanceId, int]
     warming: frozenset[InstanceId]
@@ -242,7 +243,7 @@ class Observer:
         return Topology() if entry is None else records.decode_topology(entry.value)
 
     async def cast(self) -> Cast:
-        """Who plays a part, and who does not yet, or never will again. Raises CoordinationError."""
+        """The instances of the graph by what etcd says of each. Raises CoordinationError."""
         snapshot = await self._coordination.get_prefix(records.prefix_of(self._uid))
         topology, members, warming = self._decoded(snapshot)
         return Cast(
@@ -325,7 +326,8 @@ class Observer:
     # -- probes ----------------------------------------------------------------------------------------------
 
     async def _probe(self, addresses: dict[InstanceId, str]) -> dict[InstanceId, ProbeAnswer]:
-        """Ask everybody; who does not answer in time is not alive as far as status goes."""
+        """The answers of all processes; one that does not answer in time is not alive as far as status
+        goes."""
         loop = asyncio.get_running_loop()
         self._network.set_members(addresses)
         self._answers = {}

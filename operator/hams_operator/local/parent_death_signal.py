@@ -55,10 +55,10 @@ def _rename() -> None:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    words = sys.argv[3:]
+    command = sys.argv[3:]
     _rename()
     try:
-        os.execvp(words[0], words)
+        os.execvp(command[0], command)
     except OSError as error:
-        sys.stderr.write(f"{words[0]}: {error.strerror}\n")
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         sys.exit(_NOT_FOUND)

@@ -67,8 +67,8 @@ class Ends:
 
 @dataclass(slots=True)
 class Place:
-    """One instance wanted: who fills it now, and how often that ended young: `ends` of its model, `own_ends`
-    of its proxy, frontend or manager.
+    """One instance wanted: the pod that fills it now, and how often that ended young: `ends` of its model,
+    `own_ends` of its proxy, frontend or manager.
 
     `left`: its instance hangs, and another place has taken over. `missing_s`: since when that one is not
     registered, or asked to end.

@@ -119,7 +119,7 @@ async def _work(
 ) -> None:
     last: list[GraphStatus] = []
 
-    def told(status: GraphStatus) -> None:
+    def on_status(status: GraphStatus) -> None:
         last[:] = [status]
         report(status)
 
@@ -127,7 +127,7 @@ async def _work(
         async with asyncio.timeout(options.timeout_s):
             await supervisor.start()
             await ear.open(supervisor.control)
-            await _until_ready(supervisor, told)
+            await _until_ready(supervisor, on_status)
     except TimeoutError:
         if options.timeout_s is None:
             raise
@@ -153,7 +153,8 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[GraphStatus], N
         given_up = supervisor.given_up()
         if given_up is not None:
             raise CannotStart(
-                f"{given_up.who} cannot be started ({said(given_up.exit_code)}): {given_up.last_line}"
+                f"{given_up.process_named} cannot be started ({said(given_up.exit_code)}): "
+                f"{given_up.last_line}"
             )
         await asyncio.sleep(status_interval_s)
 

@@ -14,7 +14,7 @@ class CpuWaits:
 
     def __init__(self) -> None:
         self._waited_s: dict[int, float] = {}
-        self._looked_s: float | None = None
+        self._checked_s: float | None = None
 
     def share(self, pids: Iterable[int], now: float) -> float:
         """The part of the time since the last look, 0 to 1, for which the one of these processes that waited
@@ -23,8 +23,8 @@ class CpuWaits:
         longest = max(
             (waited - self._waited_s.get(pid, waited) for pid, waited in waits.items()), default=0.0
         )
-        span_s = 0.0 if self._looked_s is None else now - self._looked_s
-        self._waited_s, self._looked_s = waits, now
+        span_s = 0.0 if self._checked_s is None else now - self._checked_s
+        self._waited_s, self._checked_s = waits, now
         return min(longest / span_s, 1.0) if span_s > 0.0 else 0.0
 
 

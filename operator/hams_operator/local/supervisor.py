@@ -45,8 +45,8 @@ external_etcd_s = 5.0
 """An etcd given with --etcd has to answer within this time."""
 
 stop_rest_s = 1.0
-"""The rest of a graph whose frontends have drained has nothing to hand over: who has not ended after this
-long is killed."""
+"""The rest of a graph whose frontends have drained has nothing to hand over: a process that has not ended
+after this long is killed."""
 
 
 __all__ = ["CannotStart", "Launch", "Supervisor"]
@@ -98,7 +98,7 @@ class Supervisor(Instances):
 
     @property
     def etcd_endpoints(self) -> str:
-        """The etcd of this graph, for whoever wants to watch it."""
+        """The etcd of this graph, to be watched."""
         return self._etcd_url or ""
 
     async def topology(self) -> Topology:

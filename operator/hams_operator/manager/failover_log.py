@@ -71,8 +71,8 @@ class FailoverLog:
     def _cause(
         self, old: ReplicaSet, before: Topology, after: Topology
     ) -> tuple[InstanceId, tuple[float, str]] | None:
-        """The former primary, if it was suspected; else whoever's end made this state stem from what is no
-        more: the first one suspected."""
+        """The former primary, if it was suspected. Else the first suspect among the primaries whose end made
+        this state stem from what is no more."""
         if old.primary in self._since:
             return old.primary, self._since[old.primary]
         moved = {
@@ -84,8 +84,8 @@ class FailoverLog:
         return min(causes, key=lambda item: item[1][0], default=None)
 
     def _forget(self, topology: Topology) -> None:
-        """Who is suspected no more; not yet who was revoked and whose set has still to find another
-        primary."""
+        """Drops suspicions that are over. Not yet those of a revoked instance whose set has still to get
+        another primary."""
         suspects = self._machine.suspects
         leading = {item.primary for item in topology.sets}
         revoked = set(topology.revoked)

@@ -98,7 +98,9 @@ class Manager(Owner):
     def _tell(self, name: str, record: records.FailoverRecord) -> None:
         """A failover was committed: count it, and write it for people."""
         self._failovers, self._took_ms = self._failovers + 1, self._took_ms + record.took_ms
-        task = asyncio.get_running_loop().create_task(told(self._node, self._options.graph_uid, name, record))
+        task = asyncio.get_running_loop().create_task(
+            report_failover(self._node, self._options.graph_uid, name, record)
+        )
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
@@ -122,7 +124,7 @@ async def first_of(node: Node, *events: asyncio.Event) -> None:
         task.cancel()
 
 
-async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRecord) -> None:
+async def report_failover(node: Node, graph_uid: str, name: str, record: records.FailoverRecord) -> None:
     """Write what people want to know of a failover. Tried once: nothing depends on it, and who finds it
     missing says nothing."""
     log.info("%s: epoch %d took %d ms: %s", name, record.epoch, record.took_ms, record.reason)

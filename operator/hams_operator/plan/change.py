@@ -109,7 +109,7 @@ def lost_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
 
 def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:
     """Lost states of which a person has said that they shall begin again."""
-    asked = {word.strip() for word in annotations.get(RESTART_LOST, "").split(",")}
+    asked = {item.strip() for item in annotations.get(RESTART_LOST, "").split(",")}
     return tuple(
         item.name
         for item in topology.sets

@@ -1,6 +1,6 @@
-"""Which fields the templates of a ServiceGraph may set. Who may write a ServiceGraph may not thereby run any
-pod: no token, no Secret, no folder of a node and no privilege comes by a template unless whoever installed
-the controller has allowed its field.
+"""Which fields the templates of a ServiceGraph may set. The right to write a ServiceGraph is not the right to
+run any pod: no token, no Secret, no folder of a node and no privilege comes by a template unless the person
+who installed the controller has allowed its field.
 
 A field is a path such as `spec.tolerations` or `spec.containers[].resources`, and allows all below it; `*`
 allows everything.

@@ -77,7 +77,7 @@ LEAVE = (
 """What the proxy's preStop hook runs."""
 
 SECRET_MODE = 0o440
-"""Who runs in the pod's group may read certificates and keys, nobody else."""
+"""Processes in the pod's group may read certificates and keys, no others."""
 
 _SECURE = {
     "allowPrivilegeEscalation": False,

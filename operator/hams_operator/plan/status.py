@@ -50,7 +50,7 @@ Missing = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FailoverReport:
     """What the manager that committed an epoch has told of it."""
 
     epoch: int
@@ -82,7 +82,7 @@ class KnownGraph:
     addressed: bool = True
     refusals: Mapping[str, str] = field(default_factory=dict)
     warnings: Mapping[str, str] = field(default_factory=dict)
-    failovers: Mapping[str, Told] = field(default_factory=dict)
+    failovers: Mapping[str, FailoverReport] = field(default_factory=dict)
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -114,8 +114,8 @@ def status_of(
         "inSync": seen.in_sync(),
         "epoch": max((world.topology.find(op.name).epoch for op in graph.data.operators), default=0),
         "conditions": [
-            _condition(READY, *_told(ready, "Serving"), before, runs, now),
-            _condition(REDUNDANT, *_told(redundant, "InSync"), before, runs, now),
+            _condition(READY, *_condition_of(ready, "Serving"), before, runs, now),
+            _condition(REDUNDANT, *_condition_of(redundant, "InSync"), before, runs, now),
             _condition("Progressing", *progressing, before, generation, now),
             *_for_waiters(progressing, stalled, before, generation, now),
         ],
@@ -174,7 +174,7 @@ def serving(graph: Graph, place: GraphRef, world: KnownGraph) -> Callable[[Insta
 
 
 def answers(graph: Graph, place: GraphRef, world: KnownGraph) -> bool:
-    """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing
+    """Whether what runs answers a client that reaches it. That none does, for want of a Service, says nothing
     against the pods: another shape may take their place, or be told of in their stead, only if these do not
     serve."""
     return _Seen(graph, place, world).why_unserved() is None
@@ -323,8 +323,10 @@ class _Seen:
     def version(self, item: ReplicaSet) -> int | None:
         """The newest durable version that was told: by the primary of this epoch, or by the commit that began
         the epoch."""
-        told = self.world.versions.get(item.name)
-        return told[1] if told is not None and told[0] == item.epoch else item.end_of(item.epoch - 1)
+        reported = self.world.versions.get(item.name)
+        return (
+            reported[1] if reported is not None and reported[0] == item.epoch else item.end_of(item.epoch - 1)
+        )
 
     def _crash_loop(self) -> Pod | None:
         """A model's comes first: it says most."""
@@ -349,7 +351,7 @@ class _Seen:
 
 
 def _failover(
-    item: ReplicaSet, earlier: Json, topology: Topology, told: Told | None, now: str
+    item: ReplicaSet, earlier: Json, topology: Topology, reported: FailoverReport | None, now: str
 ) -> Json | None:
     """An epoch that began since the status before is a failover, or a handover. When, as far as it can be
     seen from here; how long it took, once the manager that committed it has told. What ran again is known of
@@ -366,8 +368,8 @@ def _failover(
             last = {"at": now, "reason": f"{old} was revoked"}
         else:
             last = {"at": now, "reason": f"{old} handed over", "reexecuted": 0}
-    if last is not None and told is not None and told.epoch == item.epoch:
-        last = {"at": last["at"], "took": f"{told.took_ms}ms", "reason": told.reason}
+    if last is not None and reported is not None and reported.epoch == item.epoch:
+        last = {"at": last["at"], "took": f"{reported.took_ms}ms", "reason": reported.reason}
     return last
 
 
@@ -394,7 +396,7 @@ def _progressing(world: KnownGraph, held_up: Missing | None, missing: Missing | 
     return "False", "Stable", ""
 
 
-def _told(missing: Missing | None, good: str) -> tuple[str, str, str]:
+def _condition_of(missing: Missing | None, good: str) -> tuple[str, str, str]:
     return ("True", good, "") if missing is None else ("False", *missing)
 
 

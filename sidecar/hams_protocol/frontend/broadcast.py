@@ -1,8 +1,8 @@
-"""Completion, told to everybody who retains anything (protocol.md, section 5): deltas soon, everything again
-now and then.
+"""Completion, sent to every instance that retains anything (protocol.md, section 5): deltas soon, everything
+again now and then.
 
 A notice may be lost, so everything known of the shards owned here is repeated for as long as this instance
-lives; whoever sends a token of a complete request is told at once.
+lives; the sender of a token of a complete request gets it at once.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class CompletionBroadcast:
         self._repeat_at = self._ctx.now if self.shards and self._ctx.mode.retains else FOREVER
 
     def listen(self, instances: Iterable[InstanceId]) -> None:
-        """Who is told. New ones are told everything."""
+        """The instances that get the notices. A new one gets everything."""
         fresh = tuple(item for item in instances if item != self._ctx.instance)
         for peer in fresh:
             if peer not in self.listeners:

@@ -1,5 +1,5 @@
-"""What the parts of one frontend machine share: who they are, what they know, and the effects of the step
-they are in."""
+"""The values that the parts of one frontend machine share: its id, its knowledge, and the effects of the
+present step."""
 
 from hams_protocol.context import Context
 from hams_protocol.frontend.plan import Plan

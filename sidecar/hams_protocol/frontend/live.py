@@ -1,5 +1,5 @@
-"""An open request at the owner of its shard: which sink tokens it has, who waits for it, how far it is.
-Volatile: a new owner makes it anew from the log and from the tokens that are sent again."""
+"""An open request at the owner of its shard: which sink tokens it has, which frontends wait for it, how far
+it is. Volatile: a new owner makes it anew from the log and from the tokens that are sent again."""
 
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.ids import InstanceId

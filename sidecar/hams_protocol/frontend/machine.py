@@ -427,7 +427,8 @@ class FrontendMachine:
         self._listen()
 
     def _listen(self) -> None:
-        """Who is told of completions: registered operator instances and frontends, and whoever has a role."""
+        """The instances that get notices of completion: registered instances of operators and frontends, and
+        those that have a role."""
         peers = {
             member.instance
             for member in self._changes.members.values()

@@ -1,5 +1,5 @@
-"""Sink tokens that wait for a version to become durable, by operator; who waits too long asks the primary
-(protocol.md, section 2).
+"""Sink tokens that wait for a version to become durable, by operator; after too long a wait the primary is
+asked (protocol.md, section 2).
 
 A token waits for one of its pending dependencies at a time, so a notice costs what it settles and nothing
 more.

@@ -1,7 +1,7 @@
-"""Who gets a role that is free: first roles, joiners for sets that lack backups, owners for slots. Pure
-functions on topologies.
+"""Assignment of free roles: first roles, joiners for sets that lack backups, owners for slots. Pure functions
+on topologies.
 
-None of them takes a role away from anybody but a revoked instance, so none of them can lose a state.
+None of them takes a role away from an instance that is not revoked, so none of them can lose a state.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -62,15 +62,16 @@ def returned(members: Members, replica_set: ReplicaSet) -> list[InstanceId]:
 
 
 def rescuers(members: Members, replica_set: ReplicaSet) -> list[InstanceId]:
-    """Who may hold the state where no member in sync answers: returned instances, and the set's keepers."""
+    """The instances that may hold the state where no member in sync answers: returned instances, and the
+    set's keepers."""
     return [*returned(members, replica_set), *(item for item in replica_set.keepers if item in members)]
 
 
 def fresh_primary(
     members: Members, of: str, replica_set: ReplicaSet, topology: Topology
 ) -> InstanceId | None:
-    """Who may begin an epoch with a keeper's state: one that was joining knows much of it already, else any
-    that is free."""
+    """The instances that may begin an epoch with a keeper's state: one that was joining knows much of it
+    already, else any that is free."""
     joining = [item for item in replica_set.joining if item in members and item not in topology.revoked]
     free = unburdened(members, of, replica_set, topology)
     return next((item for item in (*joining, *free) if members[item].keeps), None)
@@ -97,8 +98,8 @@ def first_roles(graph: Graph, topology: Topology, members: Members, patient: boo
 def joiners(
     graph: Graph, topology: Topology, members: Members, suspects: Collection[InstanceId] = ()
 ) -> Topology:
-    """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the
-    set may yet need does not join.
+    """Fill every set up to its number of backups; forget joiners that are gone. An instance that keeps a
+    state which the set may yet need does not join.
 
     `suspects` get no new place, but keep the one they have: a suspicion is no verdict.
     """

@@ -65,7 +65,7 @@ class Move:
 
     @property
     def missing(self) -> list[InstanceId]:
-        """Who was asked and has not answered, where that is waited for."""
+        """The instances that were asked and have not answered, where the attempt waits for them."""
         if self.decided and not self.rolls_back:
             return []
         return [instance for instance in self.asked if instance not in self.answers]
@@ -97,7 +97,7 @@ class Attempt:
         revision: int,
         patient: Iterable[str] = (),
     ) -> None:
-        """`topology` is the `known` one of that generation and revision, with those revoked whom this
+        """`topology` is the `known` one of that generation and revision, with those revoked that this
         attempt's commit will revoke (`to_replace`).
 
         `patient` are the sets that are not given up as lost yet: a revoked member may come back with its
@@ -168,8 +168,8 @@ class Attempt:
     def _fence_downstream(self) -> None:
         """Every stateful operator downstream of an end hears of it; of new ends again.
 
-        Who is revoked, or lost until it is back, need not: whatever its set goes on with has only durable
-        dependencies, and no end lies below those.
+        An operator whose primary is revoked, or whose state is lost until it is back, need not: whatever its
+        set goes on with has only durable dependencies, and no end lies below those.
         """
         for op in self._graph.data.operators:
             if not op.stateful or op.name in self._moves or op.name in self._rollbacks:
@@ -266,7 +266,7 @@ class Attempt:
                     self._decide(move)
 
     def waiting_for(self) -> set[InstanceId]:
-        """Who has not answered yet."""
+        """The instances that have not answered yet."""
         waiting = {item for move in self._moves.values() for item in move.missing}
         waiting |= {question.primary for question in self._fences.values() if not question.clean}
         return waiting | {question.primary for question in self._rollbacks.values()}

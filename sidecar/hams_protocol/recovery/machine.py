@@ -192,12 +192,12 @@ class ManagerMachine:
 
     @property
     def suspects(self) -> dict[InstanceId, str]:
-        """Who is suspected now, and of what: for who tells people."""
+        """The present suspects, each with its reason: for a log that people read."""
         return {name: item.reason for name, item in self._suspicions.items()}
 
     @property
     def to_replace(self) -> frozenset[InstanceId]:
-        """Whom the attempt that is under way replaces, whatever they say from now on."""
+        """The instances that the attempt under way replaces, whatever they say from now on."""
         return frozenset() if self._attempt is None else self._attempt.to_replace
 
     def _rank(self) -> int:
@@ -352,7 +352,7 @@ class ManagerMachine:
     # -- confirmation ----------------------------------------------------------------------------------------
 
     def _suspect(self, instance: InstanceId, reason: str) -> None:
-        """Probe whoever is suspected and has a role; and, if it is a primary, those who could take over."""
+        """Probe suspects that have a role; and, if one is a primary, the instances that could take over."""
         topology = self.knowledge.topology
         if (
             instance in self._suspicions
@@ -484,8 +484,8 @@ class ManagerMachine:
         """Confirmed suspects to be revoked by the very commit that replaces them: slot owners, and primaries
         whose sets have an in-sync member to freeze, whose answer is the proof that another replica lives.
 
-        Asking binds nobody, so it need not wait for the revocation. Whom an attempt has begun to replace it
-        goes on replacing: his backups have frozen, and only another topology thaws them.
+        Asking binds nobody, so it need not wait for the revocation. Once an attempt has frozen the backups of
+        an instance, it must finish replacing that instance: only a new topology unfreezes them.
         """
         instances: set[InstanceId] = set() if self._attempt is None else set(self._attempt.to_replace)
         topology = self.knowledge.topology
@@ -503,7 +503,7 @@ class ManagerMachine:
         return instances
 
     def _may_freeze(self, item: ReplicaSet, out: set[InstanceId]) -> bool:
-        """Whether somebody in sync, of whom nothing bad is known, may stand in for the primary now."""
+        """Whether a backup in sync that is not suspected may stand in for the primary now."""
         if item.lost or self.ctx.now < self.retry_at.get(item.name, -FOREVER):
             return False
         return any(peer not in out and peer not in self._down for peer in item.in_sync)
@@ -750,7 +750,7 @@ class ManagerMachine:
         self._propose(changed.next())
 
     def _living(self) -> dict[InstanceId, Member]:
-        """Members of whom nothing bad is known."""
+        """Members that are not suspected."""
         return {
             name: item
             for name, item in self.members.items()

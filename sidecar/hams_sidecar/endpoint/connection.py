@@ -114,7 +114,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stalled_bytes = 0
         self._leaving = False
         self._deaf = False
-        self._last_words: bytes | None = None
+        self._last_answer: bytes | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._thrown_bytes = 0
 
@@ -146,8 +146,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.gate.replies.taken(self)
 
     def shutdown(self) -> None:
-        """The server leaves. Who has just connected and not sent anything yet is still served once; idle
-        connections close."""
+        """The server leaves. A client that has just connected and not sent anything yet is still served once;
+        idle connections close."""
         served: RequestResponseCycle | None = (
             self.cycle
         )  # None before the first request, whatever uvicorn's types say
@@ -382,9 +382,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upload.finish()
 
     def on_response_complete(self) -> None:
-        if self._last_words is not None and not self.pipeline:
+        if self._last_answer is not None and not self.pipeline:
             if not self.transport.is_closing():
-                self._say(self._last_words)
+                self._send_last(self._last_answer)
             return
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -393,7 +393,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             waiting = self.pipeline.pop()
             if (
                 not self.pipeline and not self._deaf
-            ):  # no sooner: who sends ahead and reads nothing would be held in memory
+            ):  # no sooner: requests that a client sends ahead would be held in memory
                 self.flow.resume_reading()
             self._start_asgi_task(*waiting)
             return
@@ -467,7 +467,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error, in turn, and take nothing more from this connection."""
         self._deaf = True
-        words = _response(status, message)
+        answer = _response(status, message)
         own_runs = self._in_body and not self.pipeline
         if own_runs:
             if self.cycle.response_started:
@@ -480,15 +480,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif self.pipeline or self._runs():
             if self._in_body:
                 self.pipeline.popleft()
-            self._last_words = words
+            self._last_answer = answer
             return
-        self._say(words)
+        self._send_last(answer)
 
-    def _say(self, words: bytes) -> None:
+    def _send_last(self, answer: bytes) -> None:
         """Send the last answer. What the client still sends is thrown away for a while: a close with unread
         data would reset the answer away."""
         self._unset_keepalive_if_required()
-        self.transport.write(words)
+        self.transport.write(answer)
         self.transport.write_eof()
         self.flow.resume_reading()
         self._linger_timer = self.loop.call_later(limits.linger_s_max, self.transport.abort)

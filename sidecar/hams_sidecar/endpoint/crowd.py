@@ -1,5 +1,5 @@
-"""Who gives way when clients together want more memory than there is: whoever is slowest, so that one who
-stalls hurts nobody else.
+"""The choice of the client that gives way when all together want more memory than there is: the slowest one,
+so that a client that stalls hurts no other.
 
 Two kinds of bytes wait for clients: bodies that are not complete (a client writes slowly, or never ends) and
 replies that are not taken (a client reads slowly, or never). Both are bounded over all connections. At the
@@ -76,7 +76,8 @@ class Bodies:
 
 
 class UntakenReplies:
-    """The replies that clients have not taken, by connection; who has moved none for longest stands first."""
+    """The replies that clients have not taken, by connection; the one that has moved none for longest stands
+    first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -84,8 +85,8 @@ class UntakenReplies:
         self.nbytes = 0
 
     def wait(self, reader: SlowReader, nbytes: int) -> None:
-        """So many bytes more wait for this client. Who has stalled for longest is cut off if that is too much
-        for all together."""
+        """So many bytes more wait for this client. The client that has stalled for longest is cut off if that
+        is too much for all together."""
         self._waiting[reader] = self._waiting.get(reader, 0) + nbytes
         self.nbytes += nbytes
         while self.nbytes > self._bytes_max and len(self._waiting) > 1:

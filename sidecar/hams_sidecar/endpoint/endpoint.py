@@ -1,7 +1,7 @@
 """The inference endpoint of one frontend: HTTP and gRPC on two ports that all frontends of a graph share.
 
 `start` binds and serves, `drain` is what SIGTERM asks for, `stop` cuts everything off. It runs in the event
-loop of the frontend's process and installs no signal handlers: who owns the process decides.
+loop of the frontend's process and installs no signal handlers: the owner of the process decides.
 
 Draining keeps clients whole: readiness is refused first, requests are served on until load balancers have
 noticed (HTTP answers say `Connection: close` meanwhile), only then the ports close and open requests finish.
@@ -175,7 +175,7 @@ class _HttpServer(uvicorn.Server):
                 connection.serving.cancel()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whoever watches health learns of a change."""
+        """Reports changes of health to its watchers, ten times a second."""
         self._health.tell()
         return await super().on_tick(counter)
 

@@ -192,7 +192,7 @@ class Calls:
     def _has_room(self) -> bool:
         if self._open < limits.grpc_calls_max:
             return True
-        # Who gives way ends in a later turn of the loop: this one is let in beside it.
+        # The call that gives way ends in a later turn of the loop: this one is let in beside it.
         now_s = asyncio.get_running_loop().time()
         return self._serving.bodies.make_room(None, now_s) or self._serving.replies.make_room()
 
@@ -209,10 +209,10 @@ def shut_down(peer: str) -> None:
         if not stat.S_ISSOCK(os.fstat(copy).st_mode):
             os.close(copy)
             continue
-        with socket.socket(fileno=copy) as found, contextlib.suppress(OSError):  # not connected
-            address = found.getpeername()
+        with socket.socket(fileno=copy) as connection, contextlib.suppress(OSError):  # not connected
+            address = connection.getpeername()
             if isinstance(address, tuple) and (address[0].removeprefix("::ffff:"), address[1]) == wanted:
-                found.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
                 log.warning("the connection of %s is shut down: replies wait for it to be read", peer)
                 return
 

@@ -158,7 +158,7 @@ class HealthService:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._watchers: set[asyncio.Event] = set()
-        self._told: bool | None = None
+        self._last_ready: bool | None = None
 
     def handler(self, calls: Calls) -> "grpc.GenericRpcHandler[bytes, bytes]":
         """What to register with a server."""
@@ -209,8 +209,8 @@ class HealthService:
     def tell(self) -> None:
         """Let watchers know if readiness has changed."""
         ready = self._serving.ready()
-        if ready != self._told:
-            self._told = ready
+        if ready != self._last_ready:
+            self._last_ready = ready
             for watcher in self._watchers:
                 watcher.set()
 

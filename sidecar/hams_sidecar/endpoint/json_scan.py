@@ -161,11 +161,11 @@ class Elements:
         count = int(np.count_nonzero(commas))
         others = kinds == _OTHER
         self.nesting.append(codes[~others & (kinds != _SPACE)].tobytes())
-        kept = others | commas
+        chosen = others | commas
         self.commas += count
         self.has_values = self.has_values or bool(others.any())
-        values = codes[kept].tobytes()
-        cut = int(np.flatnonzero(commas[kept])[-1]) + 1 if count else 0
+        values = codes[chosen].tobytes()
+        cut = int(np.flatnonzero(commas[chosen])[-1]) + 1 if count else 0
         return values, cut
 
     def _is_in_order(self, kinds: npt.NDArray[np.uint8], within: npt.NDArray[np.bool_] | None) -> bool:

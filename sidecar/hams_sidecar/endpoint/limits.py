@@ -147,5 +147,5 @@ head_known_bytes_max = 2048
 tokens_max = 1000
 """Of clients' tokens that are looked at; each request is compared with all of them."""
 
-tokens_look_s = 1.0
+tokens_check_s = 1.0
 """Between two looks at the folder with the tokens."""

@@ -1,6 +1,6 @@
-"""What both transports share: the graph behind the port, its signature, who is being served, and the metrics.
-
-It keeps the deadline: nobody waits longer than the graph's request timeout, whatever the port does.
+"""What both transports share: the graph behind the port, its signature, the requests being served, and the
+metrics. It keeps the deadline: no client waits longer than the graph's request timeout, whatever the port
+does.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Who may ask: bearers of one of the tokens in a folder, if the graph asks for tokens at all
+"""The clients that may ask: bearers of one of the tokens in a folder, if the graph asks for tokens at all
 (`frontend.tokenSecret`).
 
 Each file is one token, as Kubernetes mounts a Secret: so each client can have its own, and lose it without
@@ -50,7 +50,7 @@ class Tokens:
         self._folder = folder
         self._metrics = metrics
         self._known: tuple[bytes, ...] = ()
-        self._looked_at = -limits.tokens_look_s
+        self._checked_at = -limits.tokens_check_s
 
     def admit(self, path: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether an HTTP request may come in. `path`: without query; names of headers in lower case."""
@@ -90,8 +90,8 @@ class Tokens:
 
     def _tokens(self) -> tuple[bytes, ...]:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._looked_at >= limits.tokens_look_s:
-            self._looked_at = now_s
+        if now_s - self._checked_at >= limits.tokens_check_s:
+            self._checked_at = now_s
             try:
                 tokens = [
                     path.read_bytes().strip()

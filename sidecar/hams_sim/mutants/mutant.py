@@ -2,9 +2,9 @@
 core's sources that leave it out.
 
 The core knows nothing of mutants. An edit names a function and replaces some text in it, which must be there
-exactly once: who changes a rule changes its mutants with it, or a test says so. The edited function is
-compiled, and its code takes the place of the original's (`on`), so every reference to the function sees it.
-That works with the core's sources alone, not with its machine code (HAMS_PURE=1).
+exactly once: a change of a rule changes its mutants too, or a test says so. The edited function is compiled,
+and its code takes the place of the original's (`on`), so every reference to the function sees it. That works
+with the core's sources alone, not with its machine code (HAMS_PURE=1).
 """
 
 import ast
@@ -70,20 +70,20 @@ class Switch:
 def function_of(module: ModuleType, qualified: str) -> FunctionType:
     """The function of that qualified name; of a property the one that reads it."""
     owner: object = module
-    found: object = None
+    value: object = None
     for part in qualified.split("."):
-        found = vars(owner).get(part)
-        owner = found
-    if isinstance(found, property):
-        found = found.fget
-    elif isinstance(found, staticmethod):
-        found = found.__func__
-    if not isinstance(found, FunctionType):
+        value = vars(owner).get(part)
+        owner = value
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, staticmethod):
+        value = value.__func__
+    if not isinstance(value, FunctionType):
         raise MutantError(
             f"expected a function {qualified} in {module.__name__} that is not compiled (HAMS_PURE=1), found"
-            f" {type(found).__name__}"
+            f" {type(value).__name__}"
         )
-    return found
+    return value
 
 
 def edited(module: ModuleType, qualified: str, edits: Iterable[Edit]) -> str:
@@ -109,18 +109,18 @@ def code_of(module: ModuleType, qualified: str, source: str) -> CodeType:
 
 
 def _definition(tree: ast.Module, qualified: str, module: str) -> ast.FunctionDef | ast.ClassDef:
-    found: ast.Module | ast.FunctionDef | ast.ClassDef = tree
+    node_of_name: ast.Module | ast.FunctionDef | ast.ClassDef = tree
     for part in qualified.split("."):
         inner = [
             node
-            for node in found.body
+            for node in node_of_name.body
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == part
         ]
         if len(inner) != 1:
             raise MutantError(f"expected one {qualified} in {module}, found {len(inner)}")
-        found = inner[0]
-    assert not isinstance(found, ast.Module), "a qualified name has a part"
-    return found
+        node_of_name = inner[0]
+    assert not isinstance(node_of_name, ast.Module), "a qualified name has a part"
+    return node_of_name
 
 
 def _replaced(text: str, edit: Edit) -> str:

@@ -1,7 +1,7 @@
 """Coordination through etcd: the port, a client of a real etcd, and a double of it within one process.
 
-`Coordination` (port.py) is what the house programs against. `EtcdCoordination` (etcd.py) is loaded by whoever
-names it, so that the simulator and the tests of the double need no gRPC.
+`Coordination` (port.py) is what the house programs against. `EtcdCoordination` (etcd.py) is loaded by the
+code that names it, so that the simulator and the tests of the double need no gRPC.
 """
 
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore, StoreBackup

@@ -1,8 +1,8 @@
 """The members of an etcd cluster: one channel to each, which one is used, and when another takes its place.
 
 gRPC could balance over all members on one channel, but then a member that accepts connections and answers
-nothing cannot be avoided. So each has its own channel, all calls go to the current one, and whoever finds it
-sick passes on to the next (`pass_over`).
+nothing cannot be avoided. So each has its own channel, all calls go to the current one, and a call that meets
+a sick one passes on to the next (`pass_over`).
 
 What this never does: repeat a call. gRPC's own retries are off.
 """
@@ -192,7 +192,7 @@ class EtcdMember:
         except InvalidCall:
             return  # half-way through the renewal; the next attempt looks again
         self._files = files
-        self._retired.append(self._channel)  # whoever still waits on it is not disturbed
+        self._retired.append(self._channel)  # a call that still waits on it is not disturbed
         self._use(channel)
 
     async def _login(self, user: User) -> str:

@@ -1,4 +1,5 @@
-"""Users and roles of etcd: one of each per graph, who may read and write the graph's own keys and no others.
+"""Users and roles of etcd: one of each per graph, which may read and write the graph's own keys and no
+others.
 
 A user has no password: etcd takes the common name of a client's certificate for it. Everything here may be
 done again; what is there already is left as it is, as each change of etcd's users makes it refuse, for a
@@ -13,7 +14,7 @@ from hams_wire.coordination.etcd_errors import AlreadyThere, NotThere
 from hams_wire.errors import AccessDenied, CoordinationError
 
 ROOT = "root"
-"""The user who may do everything, and the role that lets him; etcd knows both by this name."""
+"""The user that may do everything, and its role; etcd knows both by this name."""
 
 NOBODY = "etcdserver: user name not found"
 
@@ -31,7 +32,7 @@ async def lock(etcd: EtcdCoordination) -> None:
 
 
 async def allow(etcd: EtcdCoordination, user: str, keys: tuple[str, str], *, fresh: bool = False) -> None:
-    """Have a user, with a role of the same name, who may read and write `keys`, from the first to before the
+    """Have a user, with a role of the same name, that may read and write `keys`, from the first to before the
     second. `fresh`: most likely there is no such user yet. One grant: etcd goes through all its users after
     each. Raises CoordinationError."""
     if not fresh and user in (await _roles_of(etcd, user) or ()):

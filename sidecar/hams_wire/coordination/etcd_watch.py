@@ -117,7 +117,7 @@ class EtcdWatch:
                 return
 
     def _finish(self, driver: asyncio.Task[None]) -> None:
-        """Wake whoever waits for an event that will not come."""
+        """Wake the waiter for an event that will not come."""
         if not driver.cancelled() and (bug := driver.exception()) is not None:
             self._ending = Closed(f"the watch of {self._prefix!r} failed: {bug!r}")
         if self._events.empty():

@@ -54,7 +54,7 @@ def tune(transport: asyncio.BaseTransport) -> None:
 
 
 class SendingOwner(Protocol):
-    """Who dialled."""
+    """The side that dialled."""
 
     def reached(self, transport: asyncio.BaseTransport) -> None:
         """Somebody listens there, and has shown its certificate. Raises Turned if it is none of ours: nothing
@@ -270,7 +270,7 @@ class Sending(asyncio.BufferedProtocol):
 
 
 class ReceivingOwner(Protocol):
-    """Who listens."""
+    """The side that listens."""
 
     def accepted(self, receiving: "Receiving", transport: asyncio.BaseTransport) -> None:
         """A stranger has connected, and has shown its certificate if that is asked for. Raises Turned."""

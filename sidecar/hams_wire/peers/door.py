@@ -1,6 +1,6 @@
 """The door for TLS connections: at most so many at a time that have not shown a certificate yet.
 
-A server of the event loop begins a handshake for whoever connects, and each holds memory until it has failed.
+A server of the event loop begins a handshake for each connection, and each holds memory until it has failed.
 Here a connection is accepted only when one of `handshakes_max` places is free; until then it waits in the
 kernel's queue, which costs this process nothing. Never: reads what a connection says, or decides whether it
 may stay.

@@ -36,7 +36,7 @@ class Why(enum.IntEnum):
 
 
 class Turned(PeerError):
-    """A connection was turned away, by whom and why."""
+    """A connection was turned away: by which side and why."""
 
     retryable = True
 

@@ -1,9 +1,9 @@
 """The greeting that opens a connection (proto/peers.md, section 3).
 
-Who dials says who it is, whom it wants to reach and which versions of the contract it speaks; who is dialled
-picks the version, or turns the connection away and says why. Two neighbouring versions talk, so that a
-rolling upgrade may mix them. Addresses are reused where instances are not: hence the name of the wanted
-instance.
+The dialling side sends its id, the id that it wants to reach and the versions of the contract that it speaks;
+the other side picks the version, or turns the connection away and says why. Two neighbouring versions talk,
+so that a rolling upgrade may mix them. Addresses are reused where instances are not: hence the name of the
+wanted instance.
 """
 
 from typing import Annotated, TypeVar

@@ -1,10 +1,11 @@
 """The connections of one instance to its peers.
 
-A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered,
-before its membership has been read and after its lease has expired. (Two living instances that have both
-dropped each other so stay connected until one ends.) A wanted peer is dialled until it answers, with growing,
-jittered pauses; a broken connection is reported at once. A member is dialled at the address that stood in
-etcd, whatever its greeting says; who never was a member only at the host from which it has connected.
+A peer is wanted while it is a member, or while it holds a connection to us: so an instance that asks can be
+answered, before its membership has been read and after its lease has expired. (Two living instances that have
+both dropped each other so stay connected until one ends.) A wanted peer is dialled until it answers, with
+growing, jittered pauses; a broken connection is reported at once. A member is dialled at the address that
+stood in etcd, whatever its greeting says; who never was a member only at the host from which it has
+connected.
 
 Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is
 delivered at most once per call, or lost; it is lost when there is no connection, when the connection breaks,
@@ -89,7 +90,7 @@ class _Peer:
 
 
 class Named:
-    """Who was named in the log, and when: the same offence again and again is said once in a while."""
+    """Offenders that the log has named, and when: a repeated offence is logged once in a while."""
 
     __slots__ = ("_at",)
 
@@ -231,7 +232,7 @@ class PeerNetwork:
     # ---- peers ----
 
     def set_members(self, members: Mapping[InstanceId, str]) -> None:
-        """Who is a member now, and its address. Itself may be among them. An address that cannot be parsed is
+        """The members, each with its address. Itself may be among them. An address that cannot be parsed is
         logged and left out."""
         for instance, address in members.items():
             if instance == self.instance:

@@ -47,7 +47,9 @@ def test_processes_are_known_by_their_command_lines(what: str) -> None:
 def test_its_own_process_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
     folder = pod(tmp_path, (os.getpid(), "proxy"), (7, "proxy"), (8, "model"), (9, ""))
     (folder / "10").mkdir()  # it has ended meanwhile
-    assert list(in_pod.found(str(folder)).items()) == [("model", 8), ("proxy", 7)], "the proxy is hit last"
+    assert list(in_pod.processes_in(str(folder)).items()) == [("model", 8), ("proxy", 7)], (
+        "the proxy is hit last"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_its_source_runs_alone_as_it_is_sent(tmp_path: Path, idle: "subprocess.P
 
 def test_what_ends_its_own_container_has_said_so_before(tmp_path: Path) -> None:
     """A container takes everything in it along when its first process ends."""
-    own = "; in_pod.found = lambda folder: {'proxy': os.getpid()}; in_pod.main('both', 'KILL')"
+    own = "; in_pod.processes_in = lambda folder: {'proxy': os.getpid()}; in_pod.main('both', 'KILL')"
     program = [sys.executable, "-c", f"import os; from hams_operator.cli import in_pod{own}"]
     done = subprocess.run(program, capture_output=True, check=False, text=True)
     assert (done.returncode, list(json.loads(done.stdout))) == (-signal.SIGKILL, ["proxy"])

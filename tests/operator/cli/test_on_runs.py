@@ -35,7 +35,9 @@ class Kube(FakeKube):
 class Pods(Cluster):
     """The namespace, with what is run in its pods noted."""
 
-    async def run_in(self, pod: str, container: str, command: list[str], ends_with_it: bool = False) -> str:
+    async def run_in(
+        self, pod: str, container: str, command: list[str], may_end_container: bool = False
+    ) -> str:
         self.kube.commands.append([pod, container, *command[-2:]])  # type: ignore[attr-defined]
         return json.dumps({"model": 8, "proxy": 7})
 

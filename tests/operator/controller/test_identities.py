@@ -432,7 +432,7 @@ async def test_a_doubt_that_comes_while_etcd_is_asked_counts(monkeypatch: pytest
 async def test_etcd_is_locked_and_told_its_users_again_from_time_to_time_whatever_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "certificate_look_s", 0.0)
+    monkeypatch.setattr(limits, "certificate_check_s", 0.0)
     world, users = World(), Users(monkeypatch)
     identities = await secured(world)
     for _ in range(2):

@@ -431,7 +431,7 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a controller that begins with a thousand graphs tells all of them, and is later still for it."""
-    monkeypatch.setattr(limits, "etcd_look_s", 0.001)
+    monkeypatch.setattr(limits, "etcd_poll_s", 0.001)
 
     class Deaf:
         live = False
@@ -444,7 +444,7 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
 
     mirror = Mirror(client, changed)
     mirror.away = ""
-    looking = asyncio.create_task(mirror._look_alive(Deaf()))
+    looking = asyncio.create_task(mirror._check_liveness(Deaf()))
     await asyncio.sleep(0.05)
     assert (mirror.away, told) == ("", [])
     for cut in (True, False):
@@ -693,7 +693,7 @@ async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next
 ) -> None:
     """Somebody deleted it to get out of a lock, and installed the chart again: no pod starts anew for
     that."""
-    monkeypatch.setattr("hams_operator.controller.webhook.webhook_look_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.webhook.webhook_check_s", 0.0)
     kube = FakeKube()
     options = ControllerOptions(
         Settings(),

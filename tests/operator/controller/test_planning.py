@@ -10,7 +10,7 @@ from hams_operator.controller.mirror import Known
 from hams_operator.controller.observation import Observation
 from hams_operator.controller.planning import plan_of
 from hams_operator.controller.pod_steps import (
-    look_again_s,
+    next_check_s,
     pod_overdue_s,
     pod_silent_s,
     pod_steps,
@@ -151,5 +151,5 @@ def test_without_etcd_nobody_is_labelled_and_what_was_silent_stays_so() -> None:
 def test_the_next_look_is_when_the_first_pod_is_due() -> None:
     waits = Pod("a", "pass", uid="a", bound_at=ago(1.0))
     silent = Pod("b", "pass", uid="b", ready=True)
-    assert look_again_s(seen(pods=(waits, silent)), {"b"}) == min(pod_unseen_s, pod_silent_s)
-    assert look_again_s(seen(pods=(silent,)), ()) is None
+    assert next_check_s(seen(pods=(waits, silent)), {"b"}) == min(pod_unseen_s, pod_silent_s)
+    assert next_check_s(seen(pods=(silent,)), ()) is None

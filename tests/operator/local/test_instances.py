@@ -19,8 +19,8 @@ from hams_operator.local.instances import (
     Instances,
     failure_line_chars_max,
     failure_lines_max,
-    hung_kept_s,
-    hung_look_s,
+    hung_check_s,
+    hung_kill_s,
     hung_missing_s,
     hung_starved_s,
     start_ends_max,
@@ -259,7 +259,7 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
         def emit(self, record):
             told.set()
 
-    monkeypatch.setattr("hams_operator.local.instances.log_look_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.instances.log_check_s", 0.0)
     monkeypatch.setattr("hams_operator.local.instances.log_bytes_max", 10)
     monkeypatch.setattr("hams_operator.local.instances.cut", full)
     kept = instances.home.logs / "learner-1-abcd.log"
@@ -379,20 +379,20 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     back = Cast({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
     gone = Cast({"learner-7-0000": 77}, frozenset(), revoked)
 
-    def look(cast: Cast, after_s: float = hung_look_s) -> list[tuple[int, signal.Signals]]:
+    def look(cast: Cast, after_s: float = hung_check_s) -> list[tuple[int, signal.Signals]]:
         now[0] += after_s
-        instances._look_after_left(place, place.pod, cast)
+        instances._settle_left(place, place.pod, cast)
         values, sent[:] = list(sent), []
         return values
 
     assert look(gone) == look(back) == [], "it has some time"
-    assert look(structs.replace(back, alone=frozenset({goes_by})), hung_kept_s) == [], (
+    assert look(structs.replace(back, alone=frozenset({goes_by})), hung_kill_s) == [], (
         "it has the only copy of a state"
     )
-    assert look(gone, hung_kept_s) == [], "its registration may be on its way back"
+    assert look(gone, hung_kill_s) == [], "its registration may be on its way back"
     assert look(back) == [(41, signal.SIGTERM)]
     assert look(back) == look(gone) == [], "once, and it may be ending"
-    assert look(back, hung_kept_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+    assert look(back, hung_kill_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
 
 
 async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_not_killed(
@@ -405,13 +405,13 @@ async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_
     place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     for last in ("learner-1-abcd", "learner-1-abcd-9f00"):
         for _ in range(100):
-            now[0] += hung_kept_s
-            instances._look_after_left(
+            now[0] += hung_kill_s
+            instances._settle_left(
                 place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({last}))
             )
     assert not sent, "it may wake up, whatever id it goes by"
-    now[0] += hung_kept_s + 1.0
-    instances._look_after_left(
+    now[0] += hung_kill_s + 1.0
+    instances._settle_left(
         place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({"learner-11"}))
     )
     assert sent == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
@@ -433,7 +433,7 @@ async def test_instances_that_hang_are_replaced_ever_more_slowly_and_few_at_a_ti
             if place.pod is not None and instances._leave(place, place.pod):
                 began.append(now[0])
                 place.pod = LocalPod(f"learner-{len(began) + 100}", "learner", proxy_pid=1)
-        now[0] += hung_look_s
+        now[0] += hung_check_s
     assert began == [0.0, 2.0, 6.0], "and then nobody, until one of those has ended"
     instances._left.clear()
     now[0] += limits.hung_calm_s
@@ -451,7 +451,7 @@ async def test_a_supervisor_that_gets_no_cpu_takes_nobody_for_hung_and_says_so(
     monkeypatch.setattr(instances, "_now", lambda: now[0])
     assert instances._patience_s(hung_missing_s) == hung_missing_s
     for _ in range(10):
-        now[0] += hung_look_s + 0.4
+        now[0] += hung_check_s + 0.4
         instances._note_lateness(by_s, share)
         assert instances._patience_s(hung_missing_s) == hung_starved_s
     assert caplog.text.count("the machine is busy") == 1
@@ -476,7 +476,7 @@ def test_who_may_be_the_last_to_have_a_state(members, revoked, last):
 
 
 async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatch):
-    monkeypatch.setattr("hams_operator.local.instances.hung_look_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.instances.hung_check_s", 0.0)
     monkeypatch.setattr(instances, "_now", lambda: 1000.0)
     looked = asyncio.Event()
 

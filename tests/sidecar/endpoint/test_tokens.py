@@ -141,7 +141,7 @@ async def test_metrics_are_for_clients_and_for_who_bears_the_token_of_metrics(as
 async def test_a_token_that_is_taken_away_or_added_counts_at_once_or_a_moment_later(
     asking: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "tokens_look_s", 0.0)
+    monkeypatch.setattr(limits, "tokens_check_s", 0.0)
     (folder / "alice").unlink()
     (folder / "carol").write_text("carols-token")
     status = {

@@ -13,7 +13,7 @@ from hams_protocol.graph import Graph
 log = logging.getLogger("hams.controller")
 
 
-async def tell(kube: Kube, store: Store, item: Json, status: Json, graph: Graph | None) -> None:
+async def publish(kube: Kube, store: Store, item: Json, status: Json, graph: Graph | None) -> None:
     """Write the status if it is another one, and first what a person wants to see of the change: an Event
     too many is better than one lost. `graph`: the one that the status is about; None: a refusal."""
     before = item.get("status") or {}
@@ -21,7 +21,7 @@ async def tell(kube: Kube, store: Store, item: Json, status: Json, graph: Graph 
         return
     events = news(graph, before, status) if graph is not None else _refused(before, status)
     for entry in events:
-        await _publish(kube, item, entry, status)
+        await _publish_event(kube, item, entry, status)
     same = {"apiVersion": item["apiVersion"], "kind": item["kind"]}
     # The uid: of no other one that has that name by now.
     metadata = {name: item["metadata"][name] for name in ("name", "namespace", "uid")}
@@ -31,11 +31,11 @@ async def tell(kube: Kube, store: Store, item: Json, status: Json, graph: Graph 
         store.put_graph(held, ours=True)
 
 
-async def _publish(kube: Kube, item: Json, entry: ClusterEvent, status: Json) -> None:
+async def _publish_event(kube: Kube, item: Json, entry: ClusterEvent, status: Json) -> None:
     """Its name is made of what it says, so that it is not said twice."""
     metadata = item["metadata"]
     said = f"{metadata['uid']} {entry.reason} {entry.message} {status.get('generation')}"
-    now = now_told()
+    now = rfc3339_now()
     event: Json = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -80,6 +80,6 @@ def _refused(before: Json, status: Json) -> tuple[ClusterEvent, ...]:
     )
 
 
-def now_told() -> str:
+def rfc3339_now() -> str:
     """The present time as Kubernetes tells times, RFC 3339."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
