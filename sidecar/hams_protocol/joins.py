@@ -32,12 +32,14 @@ class Unit:
     First refused. `held` remembers the value ids of tokens that were let go, `keep` that none may be: its
     execution could still become orphan. `made` are then the dependencies of what it produced, or of what its
     slot's former owner did. `attempts`: see `Deliver`; above 0 it runs in a batch of its own. `route` is
-    imposed when a predecessor's skip was found (section 4).
+    imposed when a predecessor's skip was found (section 4). `due`: when its client stops waiting, by this
+    instance's clock, as it was known when the unit became ready.
     """
 
     __slots__ = (
         "attempts",
         "batch",
+        "due",
         "held",
         "id",
         "keep",
@@ -63,6 +65,7 @@ class Unit:
         self.batch = -1
         self.route: tuple[str, ...] | None = None
         self.queued_at = 0.0
+        self.due = float("inf")
 
     def reset(self) -> None:
         """Back to waiting: what it ran on, or made, has become orphan."""

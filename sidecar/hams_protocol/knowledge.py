@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hams_protocol import limits
+from hams_protocol.deadlines import Deadlines
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
@@ -35,6 +36,7 @@ class Knowledge:
         self.topology = Topology()
         self.revision = -1
         self.completed = CompletionSet()
+        self.deadlines = Deadlines()
         self._durable: dict[str, Dep] = {}
         self._marks: dict[str, dict[int, int]] = {}
         self._sets: dict[str, ReplicaSet] = {}

@@ -120,6 +120,9 @@ requests_waiting_max = 16_384
 hop_budget_min_s = 0.001
 """The deadline's rest handed on with a token is at least this."""
 
+budget_grain_s = 0.0001
+"""A budget is not written anew for a difference below this: it is less than what a message takes."""
+
 copy_again_after_s = 2.0
 """A joiner that has heard nothing asks for its copy again after this long (a broken connection makes it ask
 at once)."""

@@ -55,8 +55,8 @@ Scalar = bool | int | float | str
 
 @frozen
 class Meta:
-    """What is handed on with every token of a request. `budget_s` is what is left of the deadline when
-    sent."""
+    """What is handed on with every token of a request. `budget_s` is what was left of its deadline when this
+    was written, so when the message was sent that carries it; 0: it has none (`deadlines`)."""
 
     parameters: tuple[tuple[str, Scalar], ...] = ()
     trace: str = ""
@@ -108,6 +108,23 @@ class Token:
         if self.payload is None or not self.payload.defect:
             return None
         return ModelError(reader, f'cannot read what "{self.source}" sent: {self.payload.defect}')
+
+    def with_meta(self, meta: Meta) -> "Token":
+        """The same token with other metadata, which is no part of its identity."""
+        return Token(
+            self.request,
+            self.lane,
+            self.source,
+            self.kind,
+            self.value_id,
+            self.deps,
+            self.route,
+            meta,
+            self.fan,
+            self.error,
+            self.payload,
+            self.renamed,
+        )
 
 
 @frozen

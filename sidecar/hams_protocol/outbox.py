@@ -89,6 +89,7 @@ class Outbox:
             if old.token.value_id == token.value_id:
                 return
             old.gone = True
+        self._knowledge.deadlines.learn(token.request, token.meta.budget_s, self._ctx.now)
         entry = edges[key] = Retained(target, token)
         foretold = self._foretold.get(token.request, {}).pop(key, None) if self._foretold else None
         if foretold is not None:
@@ -200,6 +201,7 @@ class Outbox:
     def complete(self, requests: Iterable[RequestId]) -> None:
         """Free everything retained for complete requests."""
         for request in requests:
+            self._knowledge.deadlines.forget((request,))
             for entry in self._requests.pop(request, {}).values():
                 entry.gone = True
             if self._foretold:
@@ -245,5 +247,11 @@ class Outbox:
         self._unheld.append((entry.due, entry))
         if owner is None or sending_epoch is None:
             return False
-        self._ctx.send(owner, Deliver(entry.target, sending_epoch, entry.token, entry.attempts))
+        self._ctx.send(owner, Deliver(entry.target, sending_epoch, self._as_it_leaves(entry), entry.attempts))
         return True
+
+    def _as_it_leaves(self, entry: Retained) -> Token:
+        """The token with what is left of its budget when it leaves: it may have waited here for long."""
+        token = entry.token
+        meta = self._knowledge.deadlines.meta(token.meta, token.request, self._ctx.now)
+        return token if meta is token.meta else token.with_meta(meta)

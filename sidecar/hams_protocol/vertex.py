@@ -27,15 +27,18 @@ from hams_protocol.messages import (
     Attempt,
     AttemptAck,
     Completion,
+    Consumed,
     Deliver,
     Durable,
     Kind,
     Message,
+    Meta,
     ModelError,
     Payload,
     SlotAnswer,
     SlotQuery,
     StateCopy,
+    StateRecord,
     Token,
     TokenAck,
     TokenAcks,
@@ -171,6 +174,7 @@ class Vertex(ABC):
         on(Attempt, self._attempted)
         on(AttemptAck, self.attempts.acknowledged)
         on(StateCopy, self._copied)
+        on(StateRecord, self._recorded)
 
     def _received(self, sender: InstanceId, message: Message) -> None:
         handler = self._handlers.find(message)
@@ -189,7 +193,19 @@ class Vertex(ABC):
         """A state tells of completed requests, too: of what completes no later broadcast may say anything
         new."""
         self.complete(copy.complete)
+        self._learn_deadlines(copy.units)
         self._for_a_part(sender, copy)
+
+    def _recorded(self, sender: InstanceId, record: StateRecord) -> None:
+        self._learn_deadlines(record.units)
+        self._for_a_part(sender, record)
+
+    def _learn_deadlines(self, units: tuple[Consumed, ...]) -> None:
+        """Budgets of saved outputs count from their arrival: they may be sent much later, by a successor."""
+        for unit in units:
+            if unit.outputs and unit.unit.request not in self.knowledge.completed:
+                budget_s = unit.outputs[0][1].meta.budget_s
+                self.knowledge.deadlines.learn(unit.unit.request, budget_s, self.ctx.now)
 
     def _attempted(self, sender: InstanceId, word: Attempt) -> None:
         if self.outbox.attempted(sender, word) or word.request in self.knowledge.completed:
@@ -235,6 +251,8 @@ class Vertex(ABC):
         if token.request in knowledge.completed:
             self._acknowledge(sender, message, token.value_id)
             return
+        if not again:  # its budget counts from its arrival, however long it is undecided
+            knowledge.deadlines.learn(token.request, token.meta.budget_s, self.ctx.now)
         epoch = knowledge.source_epoch(token.source, token.request)
         if message.epoch < epoch:
             if not again:
@@ -279,6 +297,7 @@ class Vertex(ABC):
         if self.operator.join is Join.FIRST and self.joins.all_delivered(unit):
             self._close(unit)
         if self.joins.settle(unit):
+            unit.due = self.knowledge.deadlines.due(unit.id.request)
             self.unit_ready(unit)
 
     def _close(self, unit: Unit) -> None:
@@ -292,7 +311,7 @@ class Vertex(ABC):
             f"{self.new_value_id()}*",
             deps,
             (),
-            some.meta,
+            self._meta_now(some),
         )
         if not self._closed(unit):
             self.outbox.put(CLOSE, token)
@@ -378,6 +397,8 @@ class Vertex(ABC):
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
             self.attempts.drop_complete()
+            deadlines, completed = self.knowledge.deadlines, self.knowledge.completed
+            deadlines.forget([request for request in deadlines.requests() if request in completed])
             for request in [
                 request for request in self.joins.requests() if request in self.knowledge.completed
             ]:
@@ -406,10 +427,14 @@ class Vertex(ABC):
                 and slot_number(token.request, slots) == query.slot
                 and token.request not in self.knowledge.completed
             ):
-                tokens[token.request, token.lane] = self.knowledge.bare(token)
+                told = self.knowledge.bare(token).with_meta(self._meta_now(token))
+                tokens[token.request, token.lane] = told
         return tuple(tokens.values())
 
     # -- outputs ---------------------------------------------------------------------------------------------
+
+    def _meta_now(self, token: Token) -> Meta:
+        return self.knowledge.deadlines.meta(token.meta, token.request, self.ctx.now)
 
     def new_value_id(self) -> ValueId:
         """A value id never used before."""
@@ -428,8 +453,8 @@ class Vertex(ABC):
         """Value id and one token per out-edge: the value for the targets routed to, skips for the others."""
         op, out = self.operator, self.new_value_id()
         fan = self._fan(unit, out)
-        meta = self.joins.meta(unit)
         request, lane = unit.id
+        meta = self.knowledge.deadlines.meta(self.joins.meta(unit), request, self.ctx.now)
         value = Token(request, lane, op.name, kind, out, deps, route, meta, fan, error, payload)
         skip = (
             Token(request, lane, op.name, Kind.SKIP, f"{out}!", deps, route, meta)

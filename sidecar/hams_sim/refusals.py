@@ -69,6 +69,10 @@ class Refusals:
         if origin is not None:
             self._fed[request] = origin
 
+    def origin(self, request: RequestId) -> RequestId | None:
+        """The request of which this one is the feedback; None if a client sent it."""
+        return self._fed.get(request)
+
     # -- what may be said ------------------------------------------------------------------------------------
 
     def check_error(self, client: "Client", request: RequestId, error: ModelError) -> None:

@@ -45,6 +45,7 @@ from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sim import limits
+from hams_sim.budgets import Budgets
 from hams_sim.calm import Calm
 from hams_sim.clients import Client
 from hams_sim.errors import Broken
@@ -89,6 +90,7 @@ class SimHost:
             return
         if type(message) is Heartbeat and not world.watching.passes(node, peer, message.generation):
             return
+        world.budgets.sent(node, message)
         world.network.send(node, peer, message)
 
     def perform(self, effect: Effect, now: float) -> None:
@@ -157,6 +159,7 @@ class World:
         self.losses = Losses(self)
         self.calm = Calm(self)
         self.refusals = Refusals(self)
+        self.budgets = Budgets(self)
         self.lives = Lives(self)
         self.watching = Watching(self, Random(f"{seed}/silence"))
         self.clients: dict[int, Client] = {}
@@ -312,8 +315,10 @@ class World:
         self.events += 1
         if type(event) is Received and (unknown := self._names_of(node.of).unknown(event.message)):
             raise Broken("core", f"{node.id} would refuse {event.sender}: {unknown}")
-        if node.of == FRONTEND and type(event) is Received:
-            self.logs.came(event.message)
+        if type(event) is Received:
+            self.budgets.received(node, event.message)
+            if node.of == FRONTEND:
+                self.logs.came(event.message)
         node.shell.feed(event)
 
     def _propose(self, node: Node, proposal: Propose) -> None:

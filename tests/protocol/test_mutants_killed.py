@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import test_backup as backup
+import test_deadlines as deadlines
 import test_findings as findings
 import test_followers as followers
 import test_handoff as handoff
@@ -185,6 +186,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "update-with-orphans": (
         primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again
     ),
+    "budget-not-counted-down": deadlines.test_what_has_waited_and_run_here_is_handed_on_with_what_is_left,
+    "budget-reset-on-resend": deadlines.test_what_is_sent_again_carries_what_is_left_then,
+    "recorded-budget-anew": deadlines.test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs,
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }
 

@@ -295,10 +295,7 @@ class ShardOwner:
         live.injected = True
         self._injected = max(self._injected, live.index)
         request, origin = admit.request, admit.origin
-        meta = admit.meta
-        if meta.budget_s > 0:
-            left = max(limits.hop_budget_min_s, meta.budget_s - (ctx.now - live.since))
-            meta = Meta(meta.parameters, meta.trace, left, meta.hops)
+        meta = Meta(admit.meta.parameters, admit.meta.trace, self._left(live), admit.meta.hops)
         route = ctx.plan.routed(admit.present)
         payload = admit.payload if origin is None else origin.payload
         renamed = () if origin is None else ctx.plan.renames[origin.source]
@@ -316,6 +313,14 @@ class ShardOwner:
                 owner = ctx.knowledge.owner(entry.target, request)[0]
                 if owner is not None:
                     ctx.out.append(Send(owner, Deliver(entry.target, self.epoch, token)))
+
+    def _left(self, live: Live) -> float:
+        """What is left of a request's budget, 0 if it has none. A new owner counts from its takeover: the log
+        does not tell when an entry came."""
+        budget_s = live.admit.meta.budget_s
+        if budget_s <= 0:
+            return 0.0
+        return max(limits.hop_budget_min_s, budget_s - (self._ctx.now - live.since))
 
     # -- sinks -----------------------------------------------------------------------------------------------
 
@@ -390,7 +395,7 @@ class ShardOwner:
             request,
             None,
             "",
-            Meta(meta.parameters, meta.trace, meta.budget_s, hops),
+            Meta(meta.parameters, meta.trace, self._left(live), hops),
             origin,
             None,
             None,

@@ -115,7 +115,9 @@ class Questions:
             ):  # it may have passed one sink over, and fed another
                 by_lane[token.request, token.lane] = token
         tokens = tuple(
-            knowledge.bare(token)
+            knowledge.bare(token).with_meta(
+                knowledge.deadlines.meta(token.meta, token.request, self._ctx.now)
+            )
             for token in by_lane.values()
             if slots
             and slot_number(token.request, slots) == query.slot

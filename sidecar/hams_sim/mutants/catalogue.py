@@ -1,6 +1,6 @@
 """All mutants by name, and how one is switched on in this process."""
 
-from hams_sim.mutants import frontends, managers, operators, states
+from hams_sim.mutants import deadlines, frontends, managers, operators, states
 from hams_sim.mutants.mutant import Edit, Mutant, Switch
 
 MUTANTS: dict[str, Mutant] = {
@@ -8,6 +8,7 @@ MUTANTS: dict[str, Mutant] = {
     **frontends.MUTANTS,
     **managers.MUTANTS,
     **operators.MUTANTS,
+    **deadlines.MUTANTS,
 }
 
 OWN_CHECKS = (

@@ -136,6 +136,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
 SHAPES_FOR: dict[str, tuple[str, ...]] = {
     "deps-not-transitive": ("diamond-interleave",),
     "feedback-speculative": ("feedback",),
+    "feedback-budget-anew": ("feedback",),
     "complete-request-taken": ("single", "pair"),
     "lanes-share-fan": ("lanes",),
     "outbox-keeps-orphan": ("first", "diamond-first"),

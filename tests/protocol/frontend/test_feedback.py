@@ -195,3 +195,16 @@ def test_dependencies_of_a_logged_feedback_value_are_dropped_because_they_are_du
     state = net.machines["F-1"]._owners[0].log.state
     assert [token.deps for token in state.open[0].fed.values()] == [()]
     assert net.op("p").outputs[R0, FEEDBACK].deps == (Dep("p", 1, 1),)
+
+
+def test_an_internal_request_inherits_what_is_left_of_its_origins_deadline():
+    net = Net(loop()).start()
+    net.op("p").auto = False
+    net.ask("F-1", "k", budget=2.0)
+    net.run()
+    assert net.op("p").deliveries()[-1].token.meta.budget_s == pytest.approx(2.0)
+    net.advance(0.2)
+    feed_back(net, R0)
+    inner = net.op("p").deliveries()[-1].token
+    assert (inner.request, inner.meta.hops) == (R1, 1)
+    assert inner.meta.budget_s == pytest.approx(1.8, abs=0.02)

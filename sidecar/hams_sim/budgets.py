@@ -1,0 +1,100 @@
+"""What is left of a request's deadline, in whatever is sent of it: it falls while a token waits, is sent
+again or has another owner, and never grows (protocol.md, section 1).
+
+The simulator has one clock, so it can say when a budget ends that a message names: the time of sending and
+the budget. An instance may not name a later end than those it was told itself.
+"""
+
+from typing import TYPE_CHECKING
+
+from hams_protocol import limits as core
+from hams_protocol.graph import FRONTEND
+from hams_protocol.ids import RequestId
+from hams_protocol.messages import Consumed, Deliver, Message, StateCopy, StateRecord, Token
+from hams_sim.errors import Broken
+
+if TYPE_CHECKING:
+    from hams_sim.node import Node
+    from hams_sim.world import World
+
+tolerance_s = 2 * core.budget_grain_s
+"""What the core may leave unsaid."""
+
+
+class Told:
+    """The ends of budgets that one instance was told: by tokens, of which the earliest counts, and of
+    requests of which no token came, by records of their outputs, of which the latest counts."""
+
+    __slots__ = ("by_records", "by_tokens", "injected")
+
+    def __init__(self) -> None:
+        self.by_tokens: dict[RequestId, float] = {}
+        self.by_records: dict[RequestId, float] = {}
+        self.injected: dict[tuple[RequestId, int], float] = {}
+
+
+class Budgets:
+    """The judge of all budgets of one history."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._told: dict[str, Told] = {}
+
+    def received(self, node: "Node", message: Message) -> None:
+        """A message is taken in."""
+        if type(message) is Deliver:
+            token, told = message.token, self._of(node)
+            due = self._world.now + token.meta.budget_s
+            told.by_tokens[token.request] = min(due, told.by_tokens.get(token.request, due))
+        elif type(message) is StateRecord or type(message) is StateCopy:
+            self._recorded(node, message.units)
+
+    def _recorded(self, node: "Node", units: tuple[Consumed, ...]) -> None:
+        told = self._of(node)
+        for unit in units:
+            for _, token in unit.outputs:
+                due = self._world.now + token.meta.budget_s
+                told.by_records[token.request] = max(due, told.by_records.get(token.request, due))
+
+    def sent(self, node: "Node", message: Message) -> None:
+        """A message leaves. Raises Broken if its budget ends later than it can."""
+        if type(message) is not Deliver:
+            return
+        token = message.token
+        if token.meta.budget_s <= core.hop_budget_min_s:
+            return
+        due = self._world.now + token.meta.budget_s
+        if token.source == FRONTEND:
+            known = self._injected_until(node, message)
+        else:
+            told = self._of(node)
+            known = told.by_tokens.get(token.request)
+            known = told.by_records.get(token.request) if known is None else known
+        if known is not None and due > known + tolerance_s:
+            self._grew(node, token, due - known)
+
+    def _injected_until(self, node: "Node", message: Deliver) -> float | None:
+        """When the budget of an injected request ended as it was first sent by this owner, or that of the
+        request of which it is the feedback."""
+        token = message.token
+        due = self._world.now + token.meta.budget_s
+        told = self._of(node).injected
+        known = told.get((token.request, message.epoch))
+        if known is None:
+            told[token.request, message.epoch] = due
+            origin = self._world.refusals.origin(token.request)
+            known = None if origin is None else told.get((origin, message.epoch))
+        return known
+
+    def _grew(self, node: "Node", token: Token, by_s: float) -> None:
+        raise Broken(
+            "budget",
+            f"{node.id} hands {token.value_id} of {token.request} on with {token.meta.budget_s:.4f} s left, "
+            f"{by_s:.4f} s more than it was told",
+        )
+
+    def _of(self, node: "Node") -> Told:
+        told = self._told.get(node.id)
+        if told is None:
+            told = self._told[node.id] = Told()
+        return told
