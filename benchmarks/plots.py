@@ -68,3 +68,25 @@ def bars(
     axes.legend(fontsize=8)
     figure.savefig(path)
     plt.close(figure)
+
+
+def finish_rates(cases: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path) -> None:
+    """For each case a small plot: finish rate over SLO, a line per policy."""
+    across = min(len(cases), 5)
+    down = -(-len(cases) // across)
+    figure, grid = plt.subplots(
+        down, across, figsize=(3 * across, 2.2 * down), layout="constrained", squeeze=False, sharey=True
+    )
+    for axes, (case, series) in zip(grid.flat, cases.items(), strict=False):
+        for name, points in series.items():
+            axes.plot(*zip(*points, strict=True), marker=".", label=name)
+        axes.set_title(case, fontsize=8)
+        axes.set_ylim(0, 1.02)
+        axes.grid(alpha=0.3)
+    for axes in list(grid.flat)[len(cases) :]:
+        axes.set_axis_off()
+    figure.supxlabel("SLO, in P99s of the stand-alone time")
+    figure.supylabel("finish rate")
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)

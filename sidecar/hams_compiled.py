@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("hams_protocol",)
-"""What is compiled. Only this: the shells around it are asyncio and foreign code, whose stubs do not always
+PACKAGES = ("hams_protocol", "hams_schedule")
+"""What is compiled. Only these: the shells around it are asyncio and foreign code, whose stubs do not always
 tell the truth."""
 
 

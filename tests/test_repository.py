@@ -16,6 +16,7 @@ from hams_protocol.frozen import frozen
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = [
     "sidecar/hams_protocol",
+    "sidecar/hams_schedule",
     "sidecar/hams_wire",
     "sidecar/hams_checkpoints",
     "sidecar/hams_sidecar",
@@ -126,6 +127,16 @@ def test_the_core_imports_the_standard_library_and_itself_only() -> None:
         for path in sorted((ROOT / "sidecar" / "hams_protocol").rglob("*.py"))
         for root in imported_roots(ast.parse(path.read_text()))
         if root not in sys.stdlib_module_names | {"hams_protocol", "__future__"}
+    }
+    assert foreign == set()
+
+
+def test_scheduling_imports_the_standard_library_and_immutable_values_only() -> None:
+    foreign = {
+        f"{path.name}: {root}"
+        for path in sorted((ROOT / "sidecar" / "hams_schedule").rglob("*.py"))
+        for root in imported_roots(ast.parse(path.read_text()))
+        if root not in sys.stdlib_module_names | {"hams_schedule"}
     }
     assert foreign == set()
 

@@ -1,0 +1,249 @@
+"""Scheduling policies on 25 laws of execution times and five SLOs, in virtual time: the policies that
+serve, an emulated model, one recorded trace for all.
+
+`hams bench schedule [--short] [--cases GLOB] [--slo 1.5,3] [--rho .6] [--arrivals smooth|bursty]
+[--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N] [--dag]
+[--micro] [--out FILE.json] [--output json]`. The exit status is 1 where `distribution` finishes fewer
+requests in time than another policy, by more than 2 standard errors + 0.003.
+"""
+
+import argparse
+import fnmatch
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import schedule_dag, schedule_micro
+from benchmarks.chain import machine
+from benchmarks.plots import finish_rates
+from benchmarks.report import Result, add_options, deliver, rows_of
+from benchmarks.virtual_time import (
+    BASELINES,
+    INFORMATION,
+    ORLOJ,
+    OURS,
+    POLICIES,
+    PROFILE_SAMPLES,
+    known,
+    policy_of,
+    profiles_of,
+    run,
+)
+from benchmarks.workloads import CASES, SLO_FACTORS, Case, p99_s, published, trace_of, worker_of
+
+ALLOWED = 0.003
+"""What `distribution` may lose to another policy beyond 2 standard errors."""
+PROCESSES = 2
+SHORT_REQUESTS = 1_000
+NICE = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """All policies and SLOs on the traces of one case."""
+
+    case: Case
+    factors: tuple[float, ...]
+    policies: tuple[str, ...]
+    rho: float
+    bursty: bool
+    information: str
+    requests: int
+    seeds: tuple[int, ...]
+    samples: int
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and say by the exit status whether `distribution` lost anywhere."""
+    parser = argparse.ArgumentParser("hams bench schedule", description=__doc__)
+    add_options(parser)
+    parser.add_argument("--short", action="store_true", help="25 cells of few requests, in 90 s")
+    parser.add_argument("--cases", default="*", metavar="GLOB", help="separated by commas")
+    parser.add_argument("--slo", type=_numbers, default=SLO_FACTORS, help="in P99s of the stand-alone time")
+    parser.add_argument("--rho", type=float, default=0.6, help="load; 1 is what batches of 8 keep up with")
+    parser.add_argument("--arrivals", choices=("smooth", "bursty"), default="bursty")
+    parser.add_argument("--policies", type=_policies, default=None)
+    parser.add_argument("--information", choices=INFORMATION, default="app", help="what requests tell")
+    parser.add_argument("--requests", type=int, default=10_000, help="of each trace")
+    parser.add_argument("--seeds", type=int, default=1, help="traces of each case")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--cold", action="store_true", help="`distribution` begins without a profile")
+    parser.add_argument("--dag", action="store_true", help="three stages: how deadlines are split")
+    parser.add_argument("--micro", action="store_true", help="what a decision costs, 10,000 requests pending")
+    options = parser.parse_args(arguments)
+    if options.micro:
+        return schedule_micro.main(options)
+    if options.dag:
+        return schedule_dag.main(options)
+    jobs = jobs_of(options)
+    if not jobs:
+        parser.error(
+            f"no case is named {options.cases!r}; there are {', '.join(case.name for case in CASES)}"
+        )
+    result = measure(jobs)
+    deliver(result, options, print_table, plot)
+    return 1 if any(row["lost_to"] for row in rows_of(result)) else 0
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, found {text!r}") from None
+    if not all(0.0 < number < 1000.0 for number in numbers):
+        raise argparse.ArgumentTypeError(f"expected numbers between 0 and 1000, found {text!r}")
+    return numbers
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in POLICIES:
+            raise argparse.ArgumentTypeError(f"expected policies of {', '.join(POLICIES)}, found {name!r}")
+    return names
+
+
+def jobs_of(options: argparse.Namespace) -> list[Job]:
+    """One job per case and seed, so that processes share the work evenly."""
+    globs = options.cases.split(",")
+    cases = [case for case in CASES if any(fnmatch.fnmatchcase(case.name, glob) for glob in globs)]
+    policies = options.policies or (OURS, *BASELINES, *ORLOJ)
+    requests, factors = options.requests, options.slo
+    if options.short:
+        requests, factors = min(requests, SHORT_REQUESTS), factors[:1] if len(factors) < 5 else (2.0,)
+    return [
+        Job(
+            case,
+            factors,
+            policies,
+            options.rho,
+            options.arrivals == "bursty",
+            options.information,
+            requests,
+            tuple(range(options.seed, options.seed + options.seeds)),
+            0 if options.cold else PROFILE_SAMPLES,
+        )
+        for case in cases
+    ]
+
+
+def measure(jobs: Sequence[Job]) -> Result:
+    """Run all jobs on two processes that yield to others."""
+    with ProcessPoolExecutor(PROCESSES, initializer=_yield_to_others) as pool:
+        rows = [row for rows in pool.map(cells, jobs) for row in rows]
+    first = jobs[0]
+    return {
+        "bench": "schedule",
+        "machine": machine(),
+        "rho": first.rho,
+        "arrivals": "bursty" if first.bursty else "smooth",
+        "information": first.information,
+        "requests": first.requests,
+        "seeds": list(first.seeds),
+        "rows": judged(rows),
+    }
+
+
+def _yield_to_others() -> None:
+    os.nice(NICE)
+
+
+def cells(job: Job) -> list[dict[str, Any]]:
+    """The cells of one case: for each policy its finish rate and, to compare by, each request's fate."""
+    traces = {seed: trace_of(job.case, job.rho, job.bursty, job.requests, seed) for seed in job.seeds}
+    p99 = p99_s(job.case)
+    rows: list[dict[str, Any]] = []
+    for factor in job.factors:
+        fates = {policy: _fates(job, policy, factor * p99, traces) for policy in job.policies}
+        rows.append(
+            {
+                "case": job.case.name,
+                "slo": factor,
+                "trace": [trace.digest() for trace in traces.values()],
+                "rates": {policy: round(float(fate.mean()), 4) for policy, fate in fates.items()},
+                "lead": {
+                    policy: _lead(fates[OURS], fate)
+                    for policy, fate in fates.items()
+                    if OURS in fates and policy != OURS
+                },
+                "published": published(job.case.name, factor),
+            }
+        )
+    return rows
+
+
+def _fates(job: Job, policy: str, slo_s: float, traces: dict[int, Any]) -> "np.ndarray[Any, Any]":
+    """For each request of all traces, 1.0 if it was in time."""
+    fates: list[bool] = []
+    for seed, trace in traces.items():
+        profiles = profiles_of(job.case, job.information, seed, job.samples)
+
+        def classify(app: int, feature: float, profiles: Any = profiles) -> int:
+            return int(profiles.classify(*known(job.information, app, feature)))
+
+        chosen = policy_of(policy, job.case, slo_s, profiles, seed)
+        fates += run(chosen, trace, worker_of(job.case), slo_s, classify).on_time
+    return np.array(fates, dtype=float)
+
+
+def _lead(ours: "np.ndarray[Any, Any]", other: "np.ndarray[Any, Any]") -> tuple[float, float]:
+    """By how much our finish rate is larger, and the standard error of that, paired by request."""
+    difference = ours - other
+    return round(float(difference.mean()), 5), round(float(difference.std() / np.sqrt(len(difference))), 5)
+
+
+def judged(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each row with the policies that `distribution` lost to. Orloj stands for itself by the statistic that
+    is best over the table."""
+    listed = list(rows)
+    statistics = [name for name in ORLOJ if listed and name in listed[0]["rates"]]
+    best = max(statistics, key=lambda name: sum(row["rates"][name] for row in listed), default=None)
+    for row in listed:
+        row["orloj"] = best
+        compared = [name for name in (*BASELINES, best) if name in row["lead"]]
+        row["lost_to"] = [
+            name for name in compared if row["lead"][name][0] < -(2 * row["lead"][name][1] + ALLOWED)
+        ]
+    return listed
+
+
+def print_table(result: Result) -> None:
+    """For people."""
+    rows = rows_of(result)
+    policies = list(rows[0]["rates"])
+    names = {name: name.removeprefix("orloj-") if name.startswith("orloj") else name[:8] for name in policies}
+    print(
+        f"load {result['rho']}, {result['arrivals']}, known of requests: {result['information']}, "
+        f"{result['requests']} requests, seeds {result['seeds']}; finish rates; orloj by mean, p25, p50, p75"
+    )
+    print(f"{'case':20} {'SLO':>4} " + " ".join(f"{names[name]:>9}" for name in policies) + "  lost to")
+    for row in rows:
+        rates = " ".join(f"{row['rates'][name]:9.3f}" for name in policies)
+        print(f"{row['case']:20} {row['slo']:4g} {rates}  {', '.join(row['lost_to'])}")
+    for factor in dict.fromkeys(row["slo"] for row in rows):
+        of_factor = [row["rates"] for row in rows if row["slo"] == factor]
+        means = " ".join(f"{np.mean([rates[name] for rates in of_factor]):9.3f}" for name in policies)
+        print(f"{'mean':20} {factor:4g} {means}")
+    lost = [row for row in rows if row["lost_to"]]
+    if OURS in policies:
+        print(f"{len(rows) - len(lost)} of {len(rows)} cells: {OURS} is at least as good as all others")
+
+
+def plot(result: Result, path: Path) -> None:
+    """Finish rate over SLO, one small plot per case."""
+    rows = rows_of(result)
+    best = rows[0]["orloj"]
+    shown = [name for name in rows[0]["rates"] if name not in ORLOJ or name == best]
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    series = {
+        case: {
+            name: [(row["slo"], row["rates"][name]) for row in rows if row["case"] == case] for name in shown
+        }
+        for case in cases
+    }
+    finish_rates(series, path)

@@ -1,0 +1,182 @@
+"""One operator in virtual time: the policies that serve, an emulated model, a recorded trace, and no clock.
+
+Events are arrivals, the end of the batch, and what a policy's `deadline()` asks to be woken for.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.workloads import ROWS_MAX, Case, Trace, Worker, draw, size_times, worker_of
+from hams_schedule.policies.base import Policy
+from hams_schedule.policies.clipper import Clipper
+from hams_schedule.policies.clockwork import Clockwork
+from hams_schedule.policies.deadline import Deadline
+from hams_schedule.policies.distribution import Distribution
+from hams_schedule.policies.fifo import Fifo
+from hams_schedule.policies.measured import SizeTimes
+from hams_schedule.policies.nexus import Nexus
+from hams_schedule.policies.orloj import MEAN, Orloj
+from hams_schedule.policies.symphony import Symphony
+from hams_schedule.profile import Profiles
+
+INFORMATION = ("none", "app", "feature", "both")
+ORLOJ = {"orloj-mean": MEAN, "orloj-p25": 0.25, "orloj-p50": 0.5, "orloj-p75": 0.75}
+BASELINES = ("clipper", "nexus", "clockwork", "symphony")
+OURS = "distribution"
+POLICIES = (OURS, *BASELINES, *ORLOJ, "fifo", "deadline")
+PLAN_SLICE_S = 0.002
+"""What a shell gives to one call of `plan`."""
+PROFILE_SAMPLES = 2_000
+"""Stand-alone times that `distribution` starts with; the others are given the times of all batch sizes."""
+SIZE_SAMPLES = 400
+BATCH_SAMPLES = 20
+
+
+class Request:
+    """A unit of a trace."""
+
+    __slots__ = ("alone", "attempts", "batch_key", "cls", "due", "number", "rows", "stage")
+
+    def __init__(self, number: int, alone: float, cls: int, due: float) -> None:
+        self.number = number
+        self.alone = alone
+        self.cls = cls
+        self.due = due
+        self.rows = 1
+        self.batch_key = ""
+        self.attempts = 0
+        self.stage = 1
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The time of a batch."""
+
+    compute_s: float
+    total_s: float
+    ok: bool = True
+
+
+@dataclass
+class Outcome:
+    """What became of a trace: for each request whether it was in time, and when it was answered or shed."""
+
+    on_time: list[bool]
+    batches: int = 0
+    busy_s: float = 0.0
+
+    def rate(self) -> float:
+        """The finish rate."""
+        return sum(self.on_time) / len(self.on_time)
+
+
+def known(information: str, app: int, feature: float) -> tuple[str, float]:
+    """What a policy may know of a request."""
+    return (
+        str(app) if information in ("app", "both") else "",
+        feature if information in ("feature", "both") else math.nan,
+    )
+
+
+def profiles_of(case: Case, information: str, seed: int, samples: int = PROFILE_SAMPLES) -> Profiles:
+    """A profile learnt beforehand: stand-alone times, and batches of the sizes that are considered."""
+    random = np.random.default_rng([seed, 77])
+    worker = worker_of(case)
+    profiles = Profiles()
+    if not samples:
+        return profiles
+    times, apps = draw(case, random, samples)
+    features = times * np.exp(random.normal(0.0, 0.05, samples))
+    for time, app, feature in zip(times, apps, features, strict=True):
+        name, value = known(information, int(app), float(feature))
+        profiles.classify(name, value)
+        profiles.observe_alone(name, value, worker.run([float(time)], float(np.exp(random.normal(0, 0.01)))))
+    while profiles.refresh(force=True):
+        pass
+    for rows in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+        for _ in range(BATCH_SAMPLES):
+            alone, apps = draw(case, random, rows)
+            members = [
+                profiles.classes.class_of(*known(information, int(app), float(time)))
+                for app, time in zip(apps, alone, strict=True)
+            ]
+            took = worker.run([float(time) for time in alone], float(np.exp(random.normal(0, 0.01))))
+            profiles.observe_batch(members, rows, took, 0.0)
+    profiles.settle()
+    return profiles
+
+
+def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int) -> Policy[Request]:
+    """A policy with what it has measured beforehand."""
+    if name == OURS:
+        return Distribution(ROWS_MAX, True, profiles)
+    if name == "fifo":
+        return Fifo(ROWS_MAX)
+    times = size_times(case, np.random.default_rng([seed, 78]), SIZE_SAMPLES)
+    if name == "deadline":
+        deadline: Deadline[Request] = Deadline(ROWS_MAX, True)
+        for rows, of_size in enumerate(times, 1):
+            for time in of_size[:8]:
+                deadline.times.observe(rows, time)
+        return deadline
+    if name == "clipper":
+        return Clipper(ROWS_MAX, times, seed)
+    if name == "nexus":
+        return Nexus(ROWS_MAX, SizeTimes(times), slo_s)
+    if name == "clockwork":
+        return Clockwork(ROWS_MAX, SizeTimes(times), slo_s)
+    if name == "symphony":
+        return Symphony(ROWS_MAX, SizeTimes(times))
+    return Orloj(ROWS_MAX, SizeTimes(times), ORLOJ[name])
+
+
+def run(
+    policy: Policy[Request],
+    trace: Trace,
+    worker: Worker,
+    slo_s: float,
+    classify: Callable[[int, float], int],
+) -> Outcome:
+    """Serve a trace to its end."""
+    arrivals, count = trace.arrivals, len(trace.arrivals)
+    outcome = Outcome([False] * count)
+    next_arrival, starts, ends, batch = 0, 0.0, math.inf, 0
+    running: list[Request] = []
+    wake = math.inf
+    while True:
+        arrives = arrivals[next_arrival] if next_arrival < count else math.inf
+        now = min(arrives, ends, wake)
+        if now == math.inf:
+            return outcome
+        if ends <= now:
+            took = now - starts
+            for unit in running:
+                outcome.on_time[unit.number] = now <= unit.due
+            ends, running = math.inf, []
+            policy.finished(batch, Measured(took, took), now)
+        while next_arrival < count and arrivals[next_arrival] <= now:
+            cls = classify(trace.apps[next_arrival], trace.features[next_arrival])
+            unit = Request(next_arrival, trace.alone[next_arrival], cls, now + slo_s)
+            policy.add(unit, now)
+            next_arrival += 1
+        wake = math.inf
+        if not running:
+            policy.late(now)
+            running = policy.take(now)
+            if running:
+                batch += 1
+                took = worker.run([unit.alone for unit in running], trace.jitter[batch % count])
+                starts, ends = now, now + took
+                outcome.batches += 1
+                outcome.busy_s += took
+                policy.started(batch, running, now)
+            else:
+                wake = policy.deadline()
+                if wake <= now:
+                    raise AssertionError(f"{type(policy).__name__} has work and takes none at {now}")
+        if running:
+            while policy.plan(now, PLAN_SLICE_S):
+                pass

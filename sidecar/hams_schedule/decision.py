@@ -1,0 +1,249 @@
+"""One decision of policy `Distribution`: candidates, the best of them rolled forward, the winner; or a
+quick rule that fits on the critical path.
+
+Pure functions of what waits, the tables and the instant. They take nothing out of a queue.
+"""
+
+from bisect import bisect_left
+from enum import IntEnum
+from typing import Final, Generic
+
+from hams_schedule.candidates import Candidate, Costs, View, candidates
+from hams_schedule.pending import Line, Span
+from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
+from hams_schedule.scheduler import U
+from hams_schedule.tables import MIDDLE, Tables
+
+BEST: Final = 8
+"""Candidates of the largest value per second that are rolled forward."""
+DISCOUNT: Final = 0.97
+"""What a completion of a roll-out counts beside one of the candidate."""
+PER_SECOND: Final = 1e-6
+"""Weight of value per second in a score: it decides between equals."""
+EARLIEST: Final = 0.1
+"""What holding the earliest-due unit adds to a score."""
+CONFIDENT: Final = 0.6
+"""Chance that the earliest-due unit of a batch has at least, if the batch is to lose nothing."""
+QUICK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Rows that the quick rule considers."""
+
+
+class Kind(IntEnum):
+    """How a batch was chosen."""
+
+    PLANNED = 0
+    FULL = 1
+    QUICK = 2
+    LIKELIEST = 3
+    POINT = 4
+
+
+class Decision(Generic[U]):
+    """A batch: where its units lie, what is expected of it, how it was chosen, what the choice cost in
+    steps."""
+
+    __slots__ = ("kind", "spans", "steps", "time", "value")
+
+    def __init__(self, spans: list[Span[U]], value: float, time: float, kind: Kind, steps: int) -> None:
+        self.spans = spans
+        self.value = value
+        self.time = time
+        self.kind = kind
+        self.steps = steps
+
+
+class Terms:
+    """What does not change from decision to decision: weights by class, steps of cost, the rest of the
+    path."""
+
+    __slots__ = ("costs", "rest", "weights")
+
+    def __init__(self, costs: Costs, weights: dict[int, float]) -> None:
+        self.costs = costs
+        self.weights = weights
+        self.rest: dict[int, float] = {}
+
+    def by_rank(self, tables: Tables) -> list[float]:
+        """The weight of each rank."""
+        weights = [1.0] * len(tables.cdfs)
+        for cls, weight in self.weights.items():
+            if cls in tables.rank:
+                weights[tables.rank[cls]] = weight
+        return weights
+
+
+def decide(
+    lines: list[Line[U]], tables: Tables, arrivals: Arrivals, terms: Terms, now: float
+) -> Decision[U] | None:
+    """The best batch at `now`; None if no unit has a chance."""
+    best: tuple[View[U], list[Candidate]] | None = None
+    best_ratio = -1.0
+    likeliest: Decision[U] | None = None
+    weights = terms.by_rank(tables)
+    for line in lines:
+        view = View(line, tables, now, terms.rest)
+        if not view.due:
+            continue
+        batches = candidates(view, tables, weights, terms.costs)
+        ratio = max([batch.ratio for batch in batches], default=-1.0)
+        if ratio > best_ratio:  # batch keys compare by value per second
+            best, best_ratio = (view, batches), ratio
+        if not batches and likeliest is None:
+            likeliest = alone(view, tables)
+    if best is None:
+        return likeliest
+    view, batches = best
+    if len(batches) == 1:
+        return Decision(view.spans(batches[0].items), batches[0].value, batches[0].time, Kind.FULL, 0)
+    return _rolled(view, batches, tables, arrivals, terms, now)
+
+
+def alone(view: View[U], tables: Tables) -> Decision[U]:
+    """No batch is likely to be in time: the likeliest unit alone."""
+    slack = [due - tables.expected[rank][1] for due, rank in zip(view.due, view.rank, strict=True)]
+    item = max(range(len(slack)), key=slack.__getitem__)
+    time = tables.expected[view.rank[item]][1]
+    chance = tables.grid.chance(tables.cdfs[view.rank[item]], view.due[item] - view.at)
+    return Decision(view.spans([item]), chance, time, Kind.LIKELIEST, 0)
+
+
+def _rolled(
+    view: View[U], batches: list[Candidate], tables: Tables, arrivals: Arrivals, terms: Terms, now: float
+) -> Decision[U]:
+    """The best of several candidates by its own value and what the rest of the queue then comes to."""
+    window = arrivals.window(now)
+    future = Future(view.by_rank, tables, arrivals.expected(now, window), terms.rest)
+    targets = best_sizes(tables, window)
+    short = shortlist(batches)
+    steps = 0
+    edf = largest_confident(batches)
+    if edf is not None:
+        dues, since = future.without(lows_of(view, edf), edf.counts)
+        outcome = rollout(dues, since, tables, targets, EDF, now + edf.time, now + window)
+        steps += outcome.steps
+        if outcome.lost == 0:
+            short = [batch for batch in short if batch.holds_earliest]
+            if edf not in short:
+                short.append(edf)
+    best, best_key = short[0], (-1.0, 0.0, 0.0, 0)
+    if len(short) > 1:
+        for batch in short:
+            dues, since = future.without(lows_of(view, batch), batch.counts)
+            rest = 0.0
+            for base in (RATE, EDF):
+                outcome = rollout(dues, since, tables, targets, base, now + batch.time, now + window)
+                steps += outcome.steps
+                rest = max(rest, outcome.completed)
+            score = batch.value + DISCOUNT * rest + PER_SECOND * batch.ratio
+            if batch.holds_earliest:
+                score += EARLIEST
+            key = (score, batch.ratio, -view.due[batch.items[0]], batch.rows)
+            if key > best_key:
+                best, best_key = batch, key
+    return Decision(view.spans(best.items), best.value, best.time, Kind.FULL, steps)
+
+
+def shortlist(batches: list[Candidate]) -> list[Candidate]:
+    """The `BEST` of largest value per second, the largest value, and the largest value with the earliest-due
+    unit."""
+    ordered = sorted(batches, key=_ratio, reverse=True)
+    short = ordered[:BEST]
+    for more in (
+        max(batches, key=_value),
+        max([batch for batch in batches if batch.holds_earliest], key=_value, default=None),
+    ):
+        if more is not None and more not in short:
+            short.append(more)
+    return short
+
+
+def largest_confident(batches: list[Candidate]) -> Candidate | None:
+    """The largest batch that holds the earliest-due unit, and is likely to be in time for it."""
+    confident = [batch for batch in batches if batch.holds_earliest and batch.first_chance >= CONFIDENT]
+    return max(confident, key=_rows, default=None)
+
+
+def lows_of(view: View[U], batch: Candidate) -> list[int]:
+    """By rank, the place of the first unit of a batch."""
+    lows = [-1] * len(batch.counts)
+    for item in batch.items:
+        rank = view.rank[item]
+        if lows[rank] < 0:
+            lows[rank] = view.place[item]
+    return lows
+
+
+def quick(lines: list[Line[U]], tables: Tables, terms: Terms, now: float) -> Decision[U] | None:
+    """The largest value per second among one-class batches of few sizes, values from three members each.
+
+    Its cost grows with the classes, not with the units that wait.
+    """
+    best: Decision[U] | None = None
+    best_ratio = -1.0
+    for line in lines:
+        for cls, of_class in line.classes.items():
+            rank = tables.rank_of(cls)
+            after = now + terms.rest.get(cls, 0.0)
+            weight = terms.weights.get(cls, 1.0)
+            dues, rows = of_class.dues, of_class.rows
+            floor = bisect_left(dues, after + tables.drop[rank])
+            last = -1
+            for size in QUICK_SIZES:
+                if size >= len(tables.base) or not tables.known[size]:
+                    break
+                low = bisect_left(dues, after + tables.quantiles[rank][MIDDLE][size], floor)
+                if low >= len(dues):
+                    break
+                high = low + _fitting(rows, low, size)
+                if (low, high) == (last, len(dues)):
+                    break
+                last = low
+                value = weight * _three(tables, rank, dues, low, high, after)
+                time = tables.expected[rank][min(sum(rows[low:high]), len(tables.base) - 1)]
+                if value / time > best_ratio:
+                    best_ratio = value / time
+                    best = Decision([Span(of_class, low, high)], value, time, Kind.QUICK, 0)
+            if best is None and floor < len(dues):
+                best = Decision(
+                    [Span(of_class, len(dues) - 1, len(dues))], 0.0, tables.expected[rank][1], Kind.QUICK, 0
+                )
+    return best
+
+
+def _three(tables: Tables, rank: int, dues: list[float], low: int, high: int, after: float) -> float:
+    """The value of [low, high) from its first, middle and last unit."""
+    count = high - low
+    size = min(count, len(tables.base) - 1)
+    base, slope = tables.base[size], tables.slope[size]
+    law = tables.one_class(rank, count)
+    total = 0.0
+    for index in (low, (low + high - 1) // 2, high - 1):
+        left = (dues[index] - after - base) / slope
+        if left >= law.sure:
+            total += 1.0
+        elif left > law.never:
+            total += tables.grid.chance(law.cdf, left)
+    return total / 3.0 * count
+
+
+def _fitting(rows: list[int], low: int, size: int) -> int:
+    """How many units from `low` on fill `size` rows, one at least."""
+    total, taken = 0, 0
+    for index in range(low, min(low + size, len(rows))):
+        total += rows[index]
+        if taken and total > size:
+            break
+        taken += 1
+    return taken
+
+
+def _ratio(batch: Candidate) -> float:
+    return batch.ratio
+
+
+def _value(batch: Candidate) -> float:
+    return batch.value
+
+
+def _rows(batch: Candidate) -> int:
+    return batch.rows

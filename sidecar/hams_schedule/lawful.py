@@ -1,0 +1,167 @@
+"""A policy under the laws of the interface: whatever a policy does wrong, the protocol is not harmed by it.
+
+The laws: a unit that `take` or `late` returns is READY, is queued, and is not returned again before it is
+added again; the units of a batch share one `batch_key` and fill `max_rows` at most, unless it is a single
+unit; a unit with attempts goes alone and before all others; `take` is non-empty when READY units wait and
+`now >= deadline()`. A policy that breaks one, or raises, is replaced by `Fifo` with all units that wait, in
+order of arrival.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from hams_schedule.policies.fifo import Fifo
+from hams_schedule.scheduler import READY, Scheduler, Timing, U
+
+T = TypeVar("T")
+
+
+class LawBroken(Exception):
+    """A policy answered what no policy may answer: our bug, not the model's. The text names the law."""
+
+
+class Lawful(Generic[U]):
+    """A `Scheduler` that asserts the laws of the policy it wraps.
+
+    `failed` is what the policy did wrong, "" if nothing. With `replace` the policy is then replaced, and no
+    exception of a policy reaches the caller; without, `LawBroken` is raised (tests).
+    """
+
+    def __init__(self, policy: Scheduler[U], max_rows: int, replace: bool = True) -> None:
+        self.policy: Scheduler[U] = policy
+        self.failed = ""
+        self._max_rows = max_rows
+        self._replace = replace
+        # Units that were added and not returned, by identity, in order of arrival.
+        self._waiting: dict[int, U] = {}
+        self._suspects: dict[int, U] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, unit: U, now: float) -> None:
+        """Queue a ready unit."""
+        self._waiting.pop(id(unit), None)
+        self._waiting[id(unit)] = unit
+        if unit.attempts > 0:
+            self._suspects[id(unit)] = unit
+        self._asked(lambda policy: policy.add(unit, now), None, now)
+
+    def add_first(self, unit: U, now: float) -> None:
+        """Queue a unit before all others."""
+        self._waiting.pop(id(unit), None)
+        self._waiting = {id(unit): unit, **self._waiting}
+        if unit.attempts > 0:
+            self._suspects[id(unit)] = unit
+        self._asked(lambda policy: policy.add_first(unit, now), None, now)
+
+    def take(self, now: float) -> list[U]:
+        """The next batch."""
+        policy = self.policy
+        nothing: list[U] = []
+        batch = self._asked(lambda policy: policy.take(now), nothing, now)
+        if self.policy is policy:
+            broken = self._broken_units(batch) or self._broken_batch(batch)
+            if not broken and not batch and self._drop_unready() and now >= self.deadline():
+                broken = "take() is empty, and units wait past deadline()"
+            if broken:
+                self._fail(broken, now)
+        if self.policy is not policy:
+            batch = self.policy.take(now)
+        return self._returned(batch)
+
+    def late(self, now: float) -> list[U]:
+        """Units to answer by an error."""
+        nothing: list[U] = []
+        units = self._asked(lambda policy: policy.late(now), nothing, now)
+        broken = self._broken_units(units)
+        if broken:
+            self._fail(broken, now)
+            return []
+        return self._returned(units)
+
+    def deadline(self) -> float:
+        """The next instant at which `take` or `late` could answer otherwise."""
+        wakes = self._asked(lambda policy: policy.deadline(), math.nan, 0.0)
+        if math.isnan(wakes):
+            self._fail("deadline() is no instant", 0.0)
+            wakes = self.policy.deadline()
+        return wakes
+
+    def started(self, batch: int, units: list[U], now: float) -> None:
+        """The model runs `units`."""
+        self._asked(lambda policy: policy.started(batch, units, now), None, now)
+
+    def finished(self, batch: int, timing: Timing, now: float) -> None:
+        """The run has ended."""
+        self._asked(lambda policy: policy.finished(batch, timing, now), None, now)
+
+    def plan(self, now: float, budget_s: float) -> bool:
+        """Work ahead."""
+        return self._asked(lambda policy: policy.plan(now, budget_s), False, now)
+
+    def clear(self) -> None:
+        """Forget all units."""
+        self._waiting.clear()
+        self._suspects.clear()
+        self._asked(lambda policy: policy.clear(), None, 0.0)
+
+    def _asked(self, call: Callable[[Scheduler[U]], T], otherwise: T, now: float) -> T:
+        """What the policy answers; if it raises, it is replaced, and its successor is asked nothing yet."""
+        try:
+            return call(self.policy)
+        except Exception as error:  # noqa: BLE001 - a policy may be anybody's; what it raises must not end a proxy
+            self._fail(f"it raised {type(error).__name__}: {error}", now)
+            return otherwise
+
+    def _broken_units(self, units: list[U]) -> str:
+        """The law that units which are handed out break; "" if none."""
+        if len({id(unit) for unit in units}) < len(units):
+            return "a unit is twice in one answer"
+        for unit in units:
+            if id(unit) not in self._waiting:
+                return "a unit is handed out that does not wait"
+            if unit.stage != READY:
+                return "a unit is handed out that is not READY"
+        return ""
+
+    def _broken_batch(self, batch: list[U]) -> str:
+        """The law that a batch breaks; "" if none."""
+        if not batch:
+            return ""
+        if batch[0].attempts == 0 and any(unit.stage == READY for unit in self._suspects.values()):
+            return "a suspect waits, and others run before it"
+        if len(batch) == 1:
+            return ""
+        if any(unit.attempts > 0 for unit in batch):
+            return "a suspect is not alone"
+        key = batch[0].batch_key
+        if any(unit.batch_key != key for unit in batch):
+            return "a batch has two batch keys"
+        rows = sum([unit.rows for unit in batch])
+        return "" if rows <= self._max_rows else f"a batch has {rows} rows, {self._max_rows} are allowed"
+
+    def _fail(self, law: str, now: float) -> None:
+        """Replace the policy by `Fifo`, which is given all units that wait."""
+        if not self._replace:
+            raise LawBroken(law)
+        self.failed = self.failed or law
+        successor: Fifo[U] = Fifo(self._max_rows)
+        for unit in self._waiting.values():
+            if unit.stage == READY:
+                successor.add(unit, now)
+        self.policy = successor
+
+    def _drop_unready(self) -> bool:
+        """Forget units that are READY no more, as every policy drops them; whether others wait."""
+        for number in [number for number, unit in self._waiting.items() if unit.stage != READY]:
+            del self._waiting[number]
+            self._suspects.pop(number, None)
+        return bool(self._waiting)
+
+    def _returned(self, units: list[U]) -> list[U]:
+        for unit in units:
+            self._waiting.pop(id(unit), None)
+            self._suspects.pop(id(unit), None)
+        return units

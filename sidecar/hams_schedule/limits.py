@@ -1,0 +1,100 @@
+"""Every bound of scheduling, by name; the unit is the last word."""
+
+grid_cells = 128
+"""Cells of a histogram: logarithmic, so that a cell is a few percent wide wherever the times are."""
+
+classes_max = 32
+"""Classes with a histogram of their own; further ones share the class of everything else."""
+
+apps_max = 16
+"""Application ids that are learnt; the rest is one class."""
+
+app_id_characters_max = 64
+"""A longer application id belongs to the rest: it is not stored, not even cut."""
+
+app_candidates_max = 64
+"""Application ids that are counted as candidates for a place among `apps_max`."""
+
+buckets_max = 8
+"""Feature buckets of one application."""
+
+features_max = 1_024
+"""The newest (feature, time) samples of an application, from which its buckets are cut."""
+
+bucket_samples_min = 30
+"""A class with fewer samples borrows from its parent, and no bucket is cut that has fewer."""
+
+bucket_review_samples = 512
+"""Buckets and applications are reviewed after this many samples, not oftener."""
+
+records_max = 1_024
+"""The newest batches, from whose times the laws of classes are inferred."""
+
+early_samples_max = 256
+"""Stand-alone times that wait for the first grid; nothing is estimated before there are some."""
+
+samples_cold_max = 50
+"""With fewer samples over all, times are bounded by the prior, and the policy is `deadline`."""
+
+refresh_samples = 32
+"""Tables are rebuilt after this many new samples."""
+
+sweep_batches = 16
+"""One sweep over `records_max` per this many batches."""
+
+sweeps_at_reset = 20
+"""Sweeps over the records when laws start afresh."""
+
+merge_samples_max = 512
+"""Weight, in samples, that a class of somebody else's profile has at most."""
+
+profile_bytes_max = 16_384
+"""A dumped profile, deflated."""
+
+profile_inflated_bytes_max = 262_144
+"""A dumped profile, inflated; what is larger is refused before it is read."""
+
+time_max_s = 86_400.0
+"""A longer time of a batch is a broken clock: it is ignored and counted."""
+
+rows_max = 65_536
+"""Rows of a batch whose time is learnt from."""
+
+sizes_max = 64
+"""Largest batch for which a size of its own is fitted; larger ones are extrapolated."""
+
+plan_units_max = 200
+"""Units that a plan looks at: the earliest that can still be in time. The rest is judged by the rate rule."""
+
+plan_arrivals_max = 200
+"""Expected arrivals that a roll-out sees; beyond that its horizon is shorter."""
+
+laws_cached_max = 4_096
+"""Laws of batches by their composition that are remembered between two refreshes of the tables."""
+
+plan_on_spot_share = 0.05
+"""Share of a batch's time that a decision with roll-outs may take while the model waits."""
+
+rollout_step_s = 2e-6
+"""What one class costs in one step of a roll-out, compiled; turns a budget of seconds into steps."""
+
+late_share = 0.05
+"""Share of busy time that units without a chance get, where they are not shed."""
+
+guard_window_s = 30.0
+"""Traffic that the guard replays."""
+
+guard_units_max = 1_000
+"""Units that the guard replays."""
+
+guard_round_s = 5.0
+"""Between two rounds of the guard."""
+
+guard_switch_s = 60.0
+"""At most one change of policy in this time."""
+
+cost_steps_max = 4
+"""Deadlines of one request that each cost something."""
+
+rest_samples_max = 64
+"""The newest times from here to the reply, per application."""

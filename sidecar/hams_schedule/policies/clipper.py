@@ -1,0 +1,86 @@
+"""Policy of Clipper (Crankshaw et al., NSDI 2017), to be compared with: sizes explored, then a regression."""
+
+import random
+from collections import deque
+
+from hams_schedule.pending import Span
+from hams_schedule.policies.base import Policy, Running, fit, measured_s, overdue
+from hams_schedule.scheduler import Timing, U
+
+PATIENCE = 0.92
+"""Share of the head's slack that a batch may take."""
+NEWEST = 30
+"""Times of one size that the regression sees."""
+EXPLORED_MIN = 5
+"""Samples of a size before exploration goes on."""
+ADDITIVE_MAX = 10
+"""Size below which exploration adds one row."""
+
+
+class Clipper(Policy[U]):
+    """The batch that the head's slack allows, by a linear fit of time over size with three standard
+    deviations."""
+
+    def __init__(self, max_rows: int, times: list[list[float]], seed: int) -> None:
+        """`times[k - 1]`: times of batches of k rows that were measured beforehand, or none."""
+        super().__init__(max_rows, by_class=False)
+        self._random = random.Random(seed)
+        self._newest: dict[int, deque[float]] = {}
+        self._explore = 1
+        self._longest_s = 0.0
+        for rows, of_size in enumerate(times, 1):
+            for time in of_size[-NEWEST:]:
+                self._observe(rows, time)
+        self._line = (0.0, 0.0, 0.0)
+        self._refit()
+
+    def _hopeless(self, now: float) -> list[Span[U]]:
+        return overdue(self.pending.all_lines(), now)
+
+    def _choose(self, now: float) -> list[Span[U]]:
+        line = self.pending.earliest()
+        if line is None:
+            return []
+        size = self._size(PATIENCE * (line.dues[0] - now))
+        return [Span(line, 0, fit(line.rows, 0, size, self.max_rows))]
+
+    def _size(self, budget_s: float) -> int:
+        if budget_s > self._longest_s and self._explore < self.max_rows:
+            if len(self._newest.get(self._explore, ())) >= EXPLORED_MIN:
+                if self._explore < ADDITIVE_MAX:
+                    self._explore += 1
+                else:
+                    grown = self._explore * (1.0 + self._random.gauss(0.1, 0.05))
+                    self._explore = min(max(int(grown), self._explore), self.max_rows)
+            return self._explore
+        base, slope, sd = self._line
+        if slope <= 0.0:
+            return 1
+        return max(min(int((budget_s - base - 3.0 * sd) / slope), self.max_rows), 1)
+
+    def _learn(self, running: Running[U], timing: Timing) -> None:
+        self._observe(sum(unit.rows for unit in running.units), measured_s(timing))
+        self._refit()
+
+    def _observe(self, rows: int, time: float) -> None:
+        self._newest.setdefault(rows, deque(maxlen=NEWEST)).append(time)
+        self._longest_s = max(self._longest_s, time)
+
+    def _refit(self) -> None:
+        """Least squares over the means of sizes; the pooled deviation inside them."""
+        if not self._newest:
+            return
+        sizes = [float(rows) for rows in self._newest]
+        means = [sum(times) / len(times) for times in self._newest.values()]
+        middle, level = sum(sizes) / len(sizes), sum(means) / len(means)
+        spread = sum([(size - middle) ** 2 for size in sizes])
+        slope = (
+            sum([(size - middle) * (mean - level) for size, mean in zip(sizes, means, strict=True)]) / spread
+            if spread > 0.0
+            else level / middle
+        )
+        squares, count = 0.0, 0
+        for times, mean in zip(self._newest.values(), means, strict=True):
+            squares += sum([(time - mean) ** 2 for time in times])
+            count += len(times)
+        self._line = (level - slope * middle, slope, (squares / count) ** 0.5)

@@ -1,0 +1,198 @@
+"""Policy `Distribution`: the batch with the most expected completions in time per second of the model, the
+best candidates rolled forward once (docs/adr/0035).
+
+The objective of a worker whose batches cannot be interrupted is V(B) / E[L_B], not the priority of single
+requests; roll-outs repair its greed. Decisions are planned beside the running batch, where a batch is so
+short that planning between two batches would cost too much of it. With few samples it is `Deadline`.
+"""
+
+import math
+from typing import Final, Generic
+
+from hams_schedule.candidates import Costs
+from hams_schedule.classes import REST
+from hams_schedule.decision import Decision, Kind, Terms, decide, quick
+from hams_schedule.limits import plan_on_spot_share, plan_units_max, rollout_step_s, samples_cold_max
+from hams_schedule.pending import Span
+from hams_schedule.policies.base import Running, measured_s, overdue
+from hams_schedule.policies.deadline import PointTimes, point_choice
+from hams_schedule.policies.lateness import LatenessPolicy
+from hams_schedule.profile import Profiles
+from hams_schedule.rollout import Arrivals
+from hams_schedule.scheduler import Timing, U
+from hams_schedule.split import Rest
+from hams_schedule.tables import Tables
+
+STALE: Final = 0.1
+"""Share of the running batch's time by which its end may differ from the planned one."""
+STEPS_PRIOR: Final = 1_000
+"""Steps that a decision takes, before one was made."""
+STEPS_MEMORY: Final = 0.25
+"""Weight of the newest decision in the running mean of steps."""
+
+
+class Plan(Generic[U]):
+    """A decision for the instant at which the running batch is expected to end. `arrived`: the dues of
+    units that came since."""
+
+    __slots__ = ("arrived", "at", "slack", "time", "units", "value")
+
+    def __init__(self, at: float, slack: float, units: list[U], value: float, time: float) -> None:
+        self.at = at
+        self.slack = slack
+        self.units = units
+        self.value = value
+        self.time = time
+        self.arrived: list[float] = []
+
+    def holds(self, now: float) -> bool:
+        """Whether nothing has happened that the plan did not foresee."""
+        if abs(now - self.at) > self.slack:
+            return False
+        earliest = min([unit.due for unit in self.units])
+        return all(due >= earliest or due >= now + self.time for due in self.arrived)
+
+
+class Distribution(LatenessPolicy[U]):
+    """See the module. `profiles` are shared: others may read, dump and merge them.
+
+    `weights`: the cost of missing a unit, by class; `costs`: steps of cost after `due`. `on_spot_share`: the
+    share of a batch's time that a decision with roll-outs may take while the model waits.
+    """
+
+    def __init__(
+        self,
+        max_rows: int,
+        shed: bool,
+        profiles: Profiles,
+        weights: dict[int, float] | None = None,
+        costs: Costs = ((0.0, 1.0),),
+        on_spot_share: float = plan_on_spot_share,
+    ) -> None:
+        super().__init__(max_rows, by_class=True, shed=shed)
+        self.profiles = profiles
+        self.arrivals = Arrivals()
+        self.terms = Terms(costs, weights or {})
+        self.rest = Rest()
+        self.decisions = [0] * len(Kind)
+        self.stale_plans = 0
+        self.predicted = 0.0
+        """Sum over all batches of the units expected in time."""
+        self._points = PointTimes(profiles.prior_p99_s)
+        self._on_spot_share = on_spot_share
+        self._tables: Tables | None = None
+        self._steps = float(STEPS_PRIOR)
+        self._plan: Plan[U] | None = None
+
+    def add(self, unit: U, now: float) -> None:
+        """Queue a ready unit."""
+        super().add(unit, now)
+        due = unit.due
+        self.arrivals.add(now, unit.cls, due - now)
+        if self._plan is not None:
+            self._plan.arrived.append(due)
+
+    def clear(self) -> None:
+        """Forget all units."""
+        super().clear()
+        self._plan = None
+
+    def plan(self, now: float, budget_s: float) -> bool:
+        """Learn what is due, then decide ahead where batches are too short to decide between them."""
+        if self.profiles.refresh():
+            return True
+        if self._tables is None or self._tables.revision != self.profiles.revision:
+            self._build_tables()
+        tables, running = self._tables, self.running
+        if tables is None or running is None or self._plan is not None or self._on_spot(tables):
+            return False
+        if budget_s < self._steps * rollout_step_s:
+            return False
+        at = max(now, running.since + running.expected_s)
+        decision = decide(list(self.pending.lines.values()), tables, self.arrivals, self.terms, at)
+        if decision is not None:
+            self._spent(decision.steps)
+            units = [unit for span in decision.spans for unit in span.line.units[span.low : span.high]]
+            slack = STALE * max(running.expected_s, now - running.since)
+            self._plan = Plan(at, slack, units, decision.value, decision.time)
+        return False
+
+    def release(self, app_classes: list[int], took_s: float) -> None:
+        """A request of an application, whose classes these are, was answered `took_s` after it left here."""
+        for cls in app_classes:
+            self.rest.add(cls, took_s)
+            self.terms.rest[cls] = self.rest.median(cls)
+
+    def _choose(self, now: float) -> list[Span[U]]:
+        if self._tables is None:
+            self._build_tables()
+        tables, plan = self._tables, self._plan
+        self._plan = None
+        if tables is None:
+            span = point_choice(self.pending.all_lines(), self._points, self.max_rows, now)
+            self.decisions[Kind.POINT] += span is not None
+            return [] if span is None else [span]
+        if plan is not None:
+            spans = self.pending.spans_of(plan.units) if plan.holds(now) else None
+            if spans:
+                return self._decided(Decision(spans, plan.value, plan.time, Kind.PLANNED, 0))
+            self.stale_plans += 1
+        lines = list(self.pending.lines.values())
+        if self._on_spot(tables):
+            decision = decide(lines, tables, self.arrivals, self.terms, now)
+        else:
+            decision = quick(lines, tables, self.terms, now)
+        if decision is None:  # all are hopeless and yet here: the rest of their path was misjudged
+            earliest = self.pending.earliest()
+            return [] if earliest is None else [Span(earliest, 0, 1)]
+        return self._decided(decision)
+
+    def _decided(self, decision: Decision[U]) -> list[Span[U]]:
+        self.decisions[decision.kind] += 1
+        self.predicted += decision.value
+        if decision.kind == Kind.FULL:
+            self._spent(decision.steps)
+        return decision.spans
+
+    def _spent(self, steps: int) -> None:
+        self._steps += STEPS_MEMORY * (steps - self._steps)
+
+    def _on_spot(self, tables: Tables) -> bool:
+        """Whether a decision with roll-outs costs little of a batch."""
+        if len(self.pending) > plan_units_max:
+            return False
+        batch_s = tables.expected[tables.rank_of(REST)][1]
+        return self._steps * rollout_step_s <= self._on_spot_share * batch_s
+
+    def _build_tables(self) -> None:
+        """The tables of the present laws; none while there are too few samples."""
+        profiles = self.profiles
+        if profiles.samples >= samples_cold_max:
+            if not profiles.cdfs():
+                profiles.settle()
+            if profiles.cdfs():
+                self._tables = Tables(profiles, self.max_rows)
+
+    def _hopeless(self, now: float) -> list[Span[U]]:
+        tables = self._tables
+        if tables is None:
+            return overdue(self.pending.all_lines(), now + self._points.least())
+        spans: list[Span[U]] = []
+        for line in self.pending.all_lines():
+            after = self.rest.least(line.cls)
+            spans += overdue([line], now + after + tables.drop[tables.rank_of(line.cls)])
+        return spans
+
+    def _expected_s(self, units: list[U]) -> float:
+        rows = sum(unit.rows for unit in units)
+        tally: dict[int, int] = {}
+        for unit in units:
+            tally[unit.cls] = tally.get(unit.cls, 0) + 1
+        return self.profiles.expected(tuple(tally.items()), rows) or self._points.estimate(rows)
+
+    def _learn(self, running: Running[U], timing: Timing) -> None:
+        time = measured_s(timing)
+        rows = sum(unit.rows for unit in running.units)
+        if math.isfinite(time) and time > 0.0 and self._tables is None:
+            self._points.observe(rows, time)
+        self.profiles.observe_batch([unit.cls for unit in running.units], rows, time, self.now)

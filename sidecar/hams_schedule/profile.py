@@ -1,0 +1,329 @@
+"""What an operator has learnt of its times: the law of each class alone, and how a batch follows from it.
+
+Stand-alone runs and batches of one count as they are; of larger batches only the longest member is seen,
+and `sweeps` infers the rest. Two generations, of which the older weighs half, forget by `memory_s`; a drift
+resets a class at once. Times that no clock can have measured are ignored and counted.
+"""
+
+import math
+from collections import deque
+from typing import Final
+
+from hams_schedule.classes import REST, Classes
+from hams_schedule.drift import Cusum
+from hams_schedule.limits import (
+    bucket_samples_min,
+    buckets_max,
+    early_samples_max,
+    grid_cells,
+    records_max,
+    refresh_samples,
+    rows_max,
+    sweep_batches,
+    sweeps_at_reset,
+    time_max_s,
+)
+from hams_schedule.shapes import Cdf, Grid, maximum, normal
+from hams_schedule.sweeps import Record, Sweep
+from hams_schedule.times import BatchTimes
+
+LATEST: Final = 32
+"""Samples of a class from which it starts again after a drift."""
+OUTSIDE_MAX: Final = 0.005
+"""Share of samples outside the grid from which on it is rebuilt."""
+SWEEP_SLICE: Final = 128
+"""Records of one slice of a sweep."""
+
+
+class ClassProfile:
+    """The law of one class: stand-alone counts in two generations, and what batches say."""
+
+    __slots__ = ("cusum", "inferred", "latest", "older", "recent", "resets")
+
+    def __init__(self) -> None:
+        self.recent = [0.0] * grid_cells
+        self.older = [0.0] * grid_cells
+        self.inferred = [0.0] * grid_cells
+        self.latest: deque[float] = deque(maxlen=LATEST)
+        self.cusum = Cusum()
+        self.resets = 0
+
+    def alone(self) -> list[float]:
+        """Counts of stand-alone samples."""
+        return [new + 0.5 * old for new, old in zip(self.recent, self.older, strict=True)]
+
+    def counts(self) -> list[float]:
+        """All counts."""
+        return [
+            new + 0.5 * old + more
+            for new, old, more in zip(self.recent, self.older, self.inferred, strict=True)
+        ]
+
+    def move(self, to: Grid, grid: Grid) -> None:
+        """Change the grid."""
+        self.recent = to.move(self.recent, grid)
+        self.older = to.move(self.older, grid)
+        self.inferred = to.move(self.inferred, grid)
+
+
+class Profiles:
+    """Everything learnt of one operator. `revision` changes whenever its laws do."""
+
+    def __init__(self, memory_s: float = 0.0, prior_p99_s: float = 0.0) -> None:
+        self.memory_s = memory_s
+        self.prior_p99_s = prior_p99_s
+        self.classes = Classes()
+        self.times = BatchTimes()
+        self.laws: dict[int, ClassProfile] = {}
+        self.records: deque[Record] = deque(maxlen=records_max)
+        self.grid: Grid | None = None
+        self.revision = 0
+        self.samples = 0
+        self.ignored = 0
+        self.longest_s = 0.0
+        self._early: list[tuple[int, float]] = []
+        self._fresh = 0
+        self._outside = 0
+        self._inside = 0
+        self._batches = 0
+        self._sweeps_due = 0
+        self._sweep: Sweep | None = None
+        self._sweep_rest: list[Record] = []
+        self._rotated_at = -math.inf
+        self._cdfs: dict[int, Cdf] = {}
+
+    def classify(self, app: str, feature: float) -> int:
+        """The class of a request; counts it."""
+        return self.classes.classify(app, feature)
+
+    def observe_alone(self, app: str, feature: float, time: float) -> None:
+        """A request that ran alone took `time` seconds."""
+        if not 0.0 < time < time_max_s:
+            self.ignored += 1
+            return
+        self.classes.sample(app, feature, time)
+        self._sample(self.classes.class_of(app, feature), time)
+
+    def observe_batch(
+        self, members: list[int], rows: int, time: float, now: float, weight: float = 1.0
+    ) -> None:
+        """A batch of units of the classes `members`, of `rows` rows together, took `time` seconds.
+
+        `weight` is less where something else ran meanwhile: a capture, a load, a restart.
+        """
+        if not (0.0 < time < time_max_s and members and 0 < rows <= rows_max and 0.0 < weight <= 1.0):
+            self.ignored += 1
+            return
+        self._forget(now)
+        self.longest_s = max(self.longest_s, time)
+        if len(members) == 1 and rows == 1:
+            self._watch(members[0], time, self.expected(((members[0], 1),), 1))
+            self._sample(members[0], time)
+            return
+        tally: dict[int, int] = {}
+        for cls in members:
+            tally[cls] = tally.get(cls, 0) + 1
+            if cls not in self.laws:
+                self.laws[cls] = ClassProfile()
+        counts = tuple(sorted(tally.items()))
+        longest = self.expected(counts, 1)  # of the longest member alone
+        if longest > 0.0:
+            base, slope = self.times.law(rows)
+            if self.times.known(rows):  # an extrapolation that is off is no drift
+                self._watch(max(tally, key=self._mean_of), time, base + slope * longest)
+            self.times.observe(rows, longest, time, weight)
+        self.records.append(Record(counts, rows, time, weight, now))
+        self._batches += 1
+        if self._batches % sweep_batches == 0:
+            self._sweeps_due = max(self._sweeps_due, 1)
+        self._counted()
+
+    def expected(self, counts: tuple[tuple[int, int], ...], rows: int) -> float:
+        """E[L] in seconds of a batch of `counts` units of each class; 0: nothing is known."""
+        if self.grid is None or not self._cdfs:
+            return 0.0
+        everything = self._cdfs[REST]
+        law = maximum([self._cdfs.get(cls, everything) for cls, _ in counts], [count for _, count in counts])
+        base, slope = self.times.law(rows)
+        return base + slope * self.grid.mean(law)
+
+    def cdfs(self) -> dict[int, Cdf]:
+        """The law of each class as of the last `refresh`; of `REST` always, if there is any."""
+        return self._cdfs
+
+    def refresh(self, force: bool = False) -> bool:
+        """Do what learning is due, a slice of it; whether there is more. Laws change only in here."""
+        if self._sweep is not None or self._sweeps_due:
+            self._sweep_on()
+            return True
+        if not force and self._fresh < refresh_samples:
+            return False
+        self._fresh = 0
+        self._open_grid()
+        for slot in self.classes.vacated:
+            self._drop(slot)
+        self.classes.vacated.clear()
+        for app in self.classes.review():
+            self._drop(app.slot)
+            for feature, log_time in app.samples:
+                cls = self.classes.class_of(_name_of(self.classes, app.slot), feature)
+                self._count(cls, math.exp(log_time))
+        self._cdfs = self._laws()
+        self.times.refit()
+        self.revision += 1
+        return False
+
+    def settle(self) -> None:
+        """Do all learning that is due: at a start, off the path of requests."""
+        self._sweeps_due = max(self._sweeps_due, sweeps_at_reset if self.records else 0)
+        while self.refresh(force=True):
+            pass
+
+    def _drop(self, slot: int) -> None:
+        """Forget the laws of an application: others have its classes now, or they are cut elsewhere."""
+        for cls in self.classes.parent(slot * buckets_max):
+            self.laws.pop(cls, None)
+
+    def _sample(self, cls: int, time: float) -> None:
+        self.longest_s = max(self.longest_s, time)
+        if self.grid is None:
+            self._early.append((cls, time))
+            if len(self._early) >= early_samples_max:
+                self._open_grid()
+        else:
+            self._count(cls, time)
+        self._counted()
+
+    def _counted(self) -> None:
+        self.samples += 1
+        self._fresh += 1
+
+    def _count(self, cls: int, time: float) -> None:
+        law = self.laws.get(cls)
+        if law is None:
+            law = self.laws[cls] = ClassProfile()
+        grid = self.grid
+        assert grid is not None
+        law.recent[grid.cell(time)] += 1.0
+        law.latest.append(time)
+        self._inside += 1
+        if not grid.low <= time <= grid.high:
+            self._outside += 1
+
+    def _open_grid(self) -> None:
+        """Make the first grid from the early samples, or another when too many fall outside."""
+        grid = self.grid
+        if grid is None:
+            times = sorted([time for _, time in self._early] or [record.time for record in self.records])
+            if not times and self.prior_p99_s > 0.0:
+                times = [self.prior_p99_s]
+            if not times:
+                return
+            self.grid = Grid(times[len(times) // 1000] / 4.0, 4.0 * times[-1 - len(times) // 1000])
+            early, self._early = self._early, []
+            for cls, time in early:
+                self._count(cls, time)
+        elif self._inside >= refresh_samples and self._outside > OUTSIDE_MAX * self._inside:
+            seen = [time for law in self.laws.values() for time in law.latest]
+            wider = Grid(min(grid.low, min(seen) / 4.0), max(grid.high, 4.0 * max(seen)))
+            for law in self.laws.values():
+                law.move(wider, grid)
+            self.grid = wider
+            self._sweep, self._sweep_rest = None, []
+            self._inside = self._outside = 0
+
+    def _laws(self) -> dict[int, Cdf]:
+        """The law of each class, borrowing from its application and from everything where samples are few."""
+        if self.grid is None:
+            return {}
+        counts = {cls: law.counts() for cls, law in self.laws.items()}
+        total = [0.0] * grid_cells
+        for of_class in counts.values():
+            total = [one + other for one, other in zip(total, of_class, strict=True)]
+        if not sum(total) > 0.0:
+            return {}
+        laws = {REST: normal(total)}
+        for cls, own in counts.items():
+            if cls != REST and sum(own) > 0.0:
+                family = [counts[other] for other in self.classes.parent(cls) if other in counts]
+                app = borrowed([sum(cell) for cell in zip(*family, strict=True)], laws[REST])
+                laws[cls] = normal(borrowed(own, normal(app)))
+        return laws
+
+    def _mean_of(self, cls: int) -> float:
+        cdf = self._cdfs.get(cls)
+        return 0.0 if cdf is None or self.grid is None else self.grid.mean(cdf)
+
+    def _watch(self, cls: int, measured: float, expected: float) -> None:
+        """Reset the class if its times have drifted."""
+        law = self.laws.get(cls)
+        grid = self.grid
+        if law is None or grid is None or not law.cusum.alarm(measured, expected, 2.0 * grid.step):
+            return
+        law.resets += 1
+        latest = list(law.latest)[-LATEST // 4 :]
+        law.recent, law.older = [0.0] * grid_cells, [0.0] * grid_cells
+        law.inferred = [0.0] * grid_cells
+        law.latest.clear()
+        for time in latest:
+            self._count(cls, time)
+        newest = list(self.records)
+        old, new = newest[:-LATEST], newest[-LATEST:]
+        self.records.clear()
+        self.records.extend([record for record in old if all(one != cls for one, _ in record.counts)] + new)
+        self._sweep, self._sweep_rest = None, []
+        self._sweeps_due = sweeps_at_reset
+        self._fresh = refresh_samples
+
+    def _forget(self, now: float) -> None:
+        """Begin a generation every `memory_s`."""
+        if self.memory_s <= 0.0 or now < self._rotated_at + self.memory_s:
+            return
+        if self._rotated_at > -math.inf:
+            for law in self.laws.values():
+                law.older, law.recent = law.recent, [0.0] * grid_cells
+            self.times.rotate()
+            while self.records and self.records[0].at < now - 2.0 * self.memory_s:
+                self.records.popleft()
+        self._rotated_at = now
+
+    def _sweep_on(self) -> None:
+        """A slice of the present sweep; the last one takes the counts over."""
+        self._open_grid()
+        grid = self.grid
+        if grid is None:
+            self._sweeps_due = 0
+            return
+        if self._sweep is None:
+            self._sweeps_due -= 1
+            self._sweep_rest = list(self.records)
+            classes = {cls for record in self._sweep_rest for cls, _ in record.counts}
+            self._sweep = Sweep(grid, {cls: self.laws[cls].counts() for cls in classes if cls in self.laws})
+            self.times.refit()
+        part, self._sweep_rest = self._sweep_rest[:SWEEP_SLICE], self._sweep_rest[SWEEP_SLICE:]
+        for record in part:
+            base, slope = self.times.law(record.rows)
+            longest = (record.time - base) / slope if slope > 0.0 else 0.0
+            if longest > 0.0 and all(cls in self.laws for cls, _ in record.counts):
+                self._sweep.add(record, longest)
+        if not self._sweep_rest:
+            for cls, counts in self._sweep.counts().items():
+                self.laws[cls].inferred = counts
+            self._sweep = None
+            self._fresh = refresh_samples
+
+
+def borrowed(counts: list[float], parent: Cdf) -> list[float]:
+    """Counts with `bucket_samples_min` samples of the parent's law added, where they are fewer than that."""
+    if sum(counts) >= bucket_samples_min:
+        return counts
+    below = 0.0
+    result: list[float] = []
+    for count, chance in zip(counts, parent, strict=True):
+        result.append(count + bucket_samples_min * (chance - below))
+        below = chance
+    return result
+
+
+def _name_of(classes: Classes, slot: int) -> str:
+    return next(name for name, app in classes.apps.items() if app.slot == slot)

@@ -1,0 +1,116 @@
+"""What decisions read of a profile, precomputed: times of one-class batches by size, laws of mixed ones on
+demand.
+
+Classes are *ranked* by their mean time; a rank is an index into all tables here. Rebuilt when the profile
+has learnt, never changed in between but for the memory of mixed laws.
+"""
+
+from bisect import bisect_left
+from typing import Final
+
+from hams_schedule.classes import REST
+from hams_schedule.limits import laws_cached_max
+from hams_schedule.profile import Profiles
+from hams_schedule.shapes import Cdf, Grid, maximum, power
+
+SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
+"""Rows of the batches that are considered."""
+CONFIDENCES: Final = (0.10, 0.35, 0.60, 0.85)
+"""Chances with which the earliest member of a candidate is to be in time."""
+MIDDLE: Final = 2
+"""The index of .60 among `CONFIDENCES`."""
+DROP: Final = 0.02
+"""A unit whose chance alone is less is late."""
+SURE: Final = 0.9995
+"""A chance above is taken for 1."""
+
+
+class Law:
+    """The longest member of a batch: its CDF, its mean, and between which times its chance is neither 0 nor
+    1."""
+
+    __slots__ = ("cdf", "mean", "never", "sure")
+
+    def __init__(self, grid: Grid, cdf: Cdf) -> None:
+        self.cdf = cdf
+        self.mean = grid.mean(cdf)
+        first = bisect_left(cdf, 1e-12)
+        self.never = grid.edge(float(first)) if first else 0.0
+        self.sure = grid.quantile(cdf, SURE)
+
+
+class Tables:
+    """All of it for one revision of a profile, for batches of up to `max_rows`."""
+
+    def __init__(self, profiles: Profiles, max_rows: int) -> None:
+        grid = profiles.grid
+        assert grid is not None
+        cdfs = profiles.cdfs()
+        self.grid = grid
+        self.revision = profiles.revision
+        self.sizes = [size for size in SIZES if size < max_rows] + [max_rows]
+        self.base: list[float] = [0.0]
+        self.slope: list[float] = [1.0]
+        self.known: list[bool] = [True]
+        for rows in range(1, max_rows + 1):
+            base, slope = profiles.times.law(rows)
+            self.base.append(base)
+            self.slope.append(slope)
+            self.known.append(profiles.times.known(rows))
+        ordered = sorted([(grid.mean(cdf), cls) for cls, cdf in cdfs.items()])
+        self.rank: dict[int, int] = {cls: rank for rank, (_, cls) in enumerate(ordered)}
+        self.cdfs: list[Cdf] = [cdfs[cls] for _, cls in ordered]
+        self.expected: list[list[float]] = []
+        self.quantiles: list[list[list[float]]] = []
+        """By rank, confidence, rows."""
+        self.drop: list[float] = []
+        for cdf in self.cdfs:
+            self._add(cdf, max_rows)
+        self._laws: dict[tuple[int, ...], Law] = {}
+        self._one_class: dict[tuple[int, int], Law] = {}
+
+    def rank_of(self, cls: int) -> int:
+        """The rank of a class; that of everything else if it has no law."""
+        rank = self.rank.get(cls)
+        return self.rank[REST] if rank is None else rank
+
+    def law(self, counts: list[int]) -> Law:
+        """The law of a batch of `counts[rank]` units each."""
+        key = tuple(counts)
+        law = self._laws.get(key)
+        if law is None:
+            if len(self._laws) >= laws_cached_max:
+                self._laws.clear()
+            law = self._laws[key] = Law(self.grid, maximum(self.cdfs, counts))
+        return law
+
+    def one_class(self, rank: int, count: int) -> Law:
+        """The law of a batch of `count` units of one rank."""
+        key = (rank, count)
+        law = self._one_class.get(key)
+        if law is None:
+            if len(self._one_class) >= laws_cached_max:
+                self._one_class.clear()
+            law = self._one_class[key] = Law(self.grid, power(self.cdfs[rank], count))
+        return law
+
+    def _add(self, cdf: Cdf, max_rows: int) -> None:
+        """Tables of the next rank: at `sizes`, interpolated in between."""
+        means = [0.0]
+        shares: list[list[float]] = [[0.0] for _ in CONFIDENCES]
+        last = 0
+        for size in self.sizes:
+            mean = self.grid.mean([chance**size for chance in cdf])
+            quantiles = [self.grid.quantile(cdf, confidence ** (1.0 / size)) for confidence in CONFIDENCES]
+            for rows in range(last + 1, size + 1):
+                part = (rows - last) / (size - last)
+                means.append(means[last] + part * (mean - means[last]))
+                for column, quantile in zip(shares, quantiles, strict=True):
+                    column.append(column[last] + part * (quantile - column[last]))
+            last = size
+        base, slope = self.base, self.slope
+        self.expected.append([base[rows] + slope[rows] * means[rows] for rows in range(max_rows + 1)])
+        self.quantiles.append(
+            [[base[rows] + slope[rows] * column[rows] for rows in range(max_rows + 1)] for column in shares]
+        )
+        self.drop.append(self.grid.quantile(cdf, DROP))
