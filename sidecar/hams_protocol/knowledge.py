@@ -49,6 +49,8 @@ class Knowledge:
     def learn(self, topology: Topology, revision: int) -> bool:
         """Take over a newer topology; False if it is not newer. `revision` -1: heard from a peer, revision
         not known."""
+        # A topology that a peer sent has no revision. The watch brings it later, and a compare-and-swap needs
+        # it.
         if topology.generation == self.topology.generation:
             self.revision = max(self.revision, revision)
         if topology.generation <= self.topology.generation:
@@ -58,6 +60,7 @@ class Knowledge:
         self._sets = {item.name: item for item in topology.sets}
         for item in topology.sets:
             self._learn_ends(item)
+        # An end is exact where a watermark was a lower bound, so the marks of ended epochs go.
         for name, marks in self._marks.items():
             epoch = self.set_of(name).epoch
             for ended in [item for item in marks if item < epoch]:
@@ -123,6 +126,7 @@ class Knowledge:
             marks = self._marks.get(dep.op)
             if marks is None:
                 marks = self._marks[dep.op] = {}
+            # A late notice of an ended epoch must not count: its end decides.
             if dep.seq <= marks.get(dep.epoch, -1) or dep.epoch < self.set_of(dep.op).epoch:
                 continue
             marks[dep.epoch] = dep.seq
@@ -144,6 +148,8 @@ class Knowledge:
         if dep.epoch > epoch:
             return Status.UNKNOWN
         mark = self._durable.get(dep.op)
+        # What stems from before a restart was reported as lost and is not undone (section 7.2). If it stayed
+        # pending, all that depends on it would wait for ever.
         if replica_set is not None and dep.epoch < replica_set.restarted_in:
             return Status.DURABLE
         if dep.epoch < epoch:
@@ -152,6 +158,8 @@ class Knowledge:
                 return Status.UNKNOWN
             if dep.seq > end:
                 return Status.ORPHAN
+            # Under Block the end may be held by the new primary alone. It is durable once the new epoch
+            # announces it.
             if not self._block or (mark is not None and mark.epoch >= epoch and mark.seq >= dep.seq):
                 return Status.DURABLE
             return Status.PENDING

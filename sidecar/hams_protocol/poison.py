@@ -23,7 +23,7 @@ from hams_protocol.messages import Attempt, AttemptAck, ModelError, Token
 FOREVER = float("inf")
 
 
-class Word:
+class Announcement:
     """What was said of one token, and is not acknowledged yet."""
 
     __slots__ = ("alone_in", "attempts", "due", "serial", "token")
@@ -45,7 +45,7 @@ class Attempts:
         self._limit = min(graph.data.recovery.max_attempts, limits.attempts_alone_max)
         self._knowledge = knowledge
         self._serial = 0
-        self._open: dict[tuple[str, RequestId, Lane], Word] = {}
+        self._open: dict[tuple[str, RequestId, Lane], Announcement] = {}
         self._holds_until = FOREVER
         self._announced: Unit | None = None
         self._of_announced: tuple[Token, ...] = ()
@@ -65,7 +65,7 @@ class Attempts:
         return unit.id in self._outlived
 
     @property
-    def told(self) -> set[RequestId]:
+    def announced_requests(self) -> set[RequestId]:
         """Requests of which owners upstream may hold that they run alone here: announced, or the all-clear is
         not acknowledged."""
         requests = {request for _, request, _ in self._open}
@@ -134,13 +134,15 @@ class Attempts:
         """The model died with these in it, and this proxy lives to name them."""
         if self._announced in batch:
             self._announced = None
+        # Only of a request that ran alone is it certain that the model died of it. The others become
+        # suspects.
         alone = len(batch) == 1 and batch[0].attempts > 0
         for unit in batch:
             unit.attempts = unit.attempts + 1 if alone else max(unit.attempts, 1)
             self._outlived[unit.id] = None
         self._tell([(token, unit.attempts) for unit in batch for token in unit.used])
 
-    # -- words -----------------------------------------------------------------------------------------------
+    # -- announcements ---------------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
         """Whether everything that was said has been acknowledged."""
@@ -153,16 +155,16 @@ class Attempts:
 
     def acknowledged(self, sender: InstanceId, ack: AttemptAck) -> None:
         """An owner upstream has noted it."""
-        word = self._open.get((ack.source, ack.request, ack.lane))
-        if word is not None and word.serial == ack.serial:
+        announcement = self._open.get((ack.source, ack.request, ack.lane))
+        if announcement is not None and announcement.serial == ack.serial:
             del self._open[ack.source, ack.request, ack.lane]
             self._settle()
 
     def purge(self) -> None:
         """A newer topology: what has become orphan concerns nobody, and new owners are told at once."""
-        for key, word in list(self._open.items()):
-            word.due = 0.0
-            if self._knowledge.status(word.token.deps) is Status.ORPHAN:
+        for key, announcement in list(self._open.items()):
+            announcement.due = 0.0
+            if self._knowledge.status(announcement.token.deps) is Status.ORPHAN:
                 del self._open[key]
         self._settle()
 
@@ -185,17 +187,19 @@ class Attempts:
 
     def tick(self) -> None:
         """Say again what is not acknowledged; others wait no longer than they must."""
+        # An owner upstream may be dead. Its successor gets the count with the next resend, so waiting longer
+        # would only stop everybody else.
         if self._ctx.now >= self._holds_until:
             self._holds_until = FOREVER
-        for word in self._open.values():
-            if self._ctx.now >= word.due:
-                self._say(word)
+        for announcement in self._open.values():
+            if self._ctx.now >= announcement.due:
+                self._say(announcement)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
         if not self._open:
             return FOREVER
-        return min(self._holds_until, *(word.due for word in self._open.values()))
+        return min(self._holds_until, *(announcement.due for announcement in self._open.values()))
 
     def _settle(self) -> None:
         if not self._open:
@@ -204,18 +208,19 @@ class Attempts:
     def _tell(self, counts: list[tuple[Token, int]], alone: bool = False) -> None:
         for token, attempts in counts:
             if token.request not in self._knowledge.completed:
+                # A serial for each count: the acknowledgement of an older one must not settle this one.
                 self._serial += 1
                 epoch = self._knowledge.owner(self._op, token.request)[1] if alone else None
-                word = self._open[token.source, token.request, token.lane] = Word(
+                announcement = self._open[token.source, token.request, token.lane] = Announcement(
                     token, attempts, self._serial, epoch
                 )
-                self._say(word)
+                self._say(announcement)
         if self._open and counts:
             self._holds_until = self._ctx.now + limits.attempt_wait_s
 
-    def _say(self, word: Word) -> None:
-        token = word.token
-        word.due = self._ctx.now + limits.resend_after_s
+    def _say(self, announcement: Announcement) -> None:
+        token = announcement.token
+        announcement.due = self._ctx.now + limits.resend_after_s
         owner = self._knowledge.owner(token.source, token.request)[0]
         if owner is None:
             return
@@ -226,9 +231,9 @@ class Attempts:
                 self._op,
                 token.request,
                 token.lane,
-                word.attempts,
-                word.serial,
-                word.alone_in,
+                announcement.attempts,
+                announcement.serial,
+                announcement.alone_in,
             ),
         )
 

@@ -57,6 +57,8 @@ class ReplicaSet:
 
     def ends_with(self, end: int) -> tuple[tuple[int, int], ...]:
         """The ends of the next epoch, if the present one ends so."""
+        # Bounded, as the whole topology is one value in etcd. Of a dropped epoch a newcomer knows nothing and
+        # says UNKNOWN: the sender then sends again without it.
         return (*self.ends, (self.epoch, end))[-limits.ends_listed_max :]
 
 
@@ -122,6 +124,7 @@ class Topology:
 @lru_cache(maxsize=limits.slot_cache_max)
 def slot_number(request: RequestId, slots: int) -> int:
     """`hash(request) mod slots`, the same in every process."""
+    # Not `hash`, which Python salts in each process: all must agree on the owner of a request.
     return zlib.crc32(b"%d/%d" % request) % slots
 
 
@@ -131,6 +134,8 @@ def shrink(
     """The living primary drops a backup (in sync or joining) or a keeper from its own set."""
     replica_set = topology.find(name)
     named = (*replica_set.in_sync, *replica_set.joining, *replica_set.keepers)
+    # A proposal may be older than the roles that it was made for. Then it is void: another epoch has another
+    # ack set.
     if replica_set.primary != primary or replica_set.epoch != epoch or member not in named:
         return None
     return topology.with_set(
@@ -241,6 +246,7 @@ def hand_over(
         or successor in topology.revoked
     ):
         return None
+    # The end is exact, unlike that of a failover: nothing was applied beyond it, and nothing will be.
     rest = (*(item for item in replica_set.in_sync if item != successor), primary)
     return topology.with_set(
         replace(

@@ -60,7 +60,9 @@ class Refusals:
         if node.model is None or not isinstance(node.machine, StatefulMachine | StatelessMachine):
             return
         alone = node.model.alone
-        for request in node.machine.attempts.told | (set() if alone is None else {alone.request}):
+        for request in node.machine.attempts.announced_requests | (
+            set() if alone is None else {alone.request}
+        ):
             self._alone[node.of, request] += 1
 
     def fed_back(self, request: RequestId, value: str) -> None:

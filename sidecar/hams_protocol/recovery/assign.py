@@ -194,6 +194,7 @@ def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
     fresh = tuple(sorted(set(instances) - set(topology.revoked)))
     revoked = (*topology.revoked, *fresh)
     still_named = involved(topology)
+    # Ids are never used again, so a revoked one that no role names fences nothing any more.
     surplus = len(revoked) - limits.revoked_kept_max
     if surplus > 0:
         droppable = [item for item in revoked if item not in still_named][:surplus]

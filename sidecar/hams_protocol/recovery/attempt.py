@@ -110,6 +110,8 @@ class Attempt:
         self.to_replace: frozenset[InstanceId] = frozenset()
         self.revision = revision
         self._members = members
+        # Numbers of different attempts do not overlap, so a late answer to an earlier attempt matches none
+        # here.
         self._question = number * QUESTIONS_PER_ATTEMPT
         self._moves: dict[str, Move] = {}
         self._fences: dict[str, FenceQuestion] = {}
@@ -139,6 +141,8 @@ class Attempt:
         old = self.topology.find(name)
         move = self._moves[name] = Move(old)
         gone = set(self.topology.revoked) | self._silent
+        # A silent member would hold the attempt up, and is not needed: every member in sync has applied all
+        # that is durable.
         for instance in old.in_sync:
             if instance not in gone:
                 self._question += 1
@@ -209,6 +213,7 @@ class Attempt:
             return
         move.answers[sender] = answer
         if move.rolls_back:
+            # A keeper that lacks the end is left behind: in the next epoch it would count as a holder of it.
             if answer.applied is not None and answer.applied >= move.end:
                 move.keepers = (*move.keepers, sender)
         elif len(move.answers) == len(move.asked):
@@ -324,6 +329,8 @@ class Attempt:
             del self._moves[move.old.name]
             self.put_off.add(move.old.name)
             return
+        # A version above the lowest one is missing somewhere in the ack set, so it was never called durable.
+        # An end below it would undo what was.
         move.end = min(held.values())
         move.in_sync = tuple(instance for instance in replicas if instance != move.primary)
         knows_keepers = move.primary in self._members and self._members[move.primary].keeps

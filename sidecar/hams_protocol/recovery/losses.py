@@ -115,7 +115,7 @@ class Losses:
         for item in topology.sets:
             holders = [member for member in item.holders if member not in topology.revoked]
             returned = bool(assign.returned(self._m.members, item))
-            gone = all(self._m.is_gone(member) for member in holders) and not returned
+            gone = all(self._m.suspicions.is_gone(member) for member in holders) and not returned
             back = returned or any(member in self._m.members for member in holders)
             changes = back if item.lost else gone
             if not changes or item.primary is None or not holders:
@@ -146,7 +146,7 @@ class Losses:
             free = [
                 name
                 for name in assign.unburdened(self._m.members, of, item, topology)
-                if name not in self._m.suspects
+                if name not in self._m.suspicions.open
             ]
             may_return = bool(assign.rescuers(self._m.members, item)) and item.name not in self._m.retry_at
             if free and not may_return and (untouched or not self._waits_for_checkpoints(item, free)):
@@ -157,6 +157,8 @@ class Losses:
                 restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
                 why = f"it begins again from {'a checkpoint' if epoch else 'nothing'}"
                 notes.append(NoteLost(Loss.RESTARTED, item.name, item.epoch, version, why))
+                # In the same commit: a former member that wakes up still holds the state that was given up,
+                # and must not lead or back the new one.
                 topology = assign.revoke(topology, item.members)
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology, notes
@@ -185,7 +187,7 @@ class Losses:
     def may_wake_up(self, item: ReplicaSet, holder: InstanceId) -> bool:
         """Whether a holder of a lost state may come back with it. A hang is no death: of one whose address
         refuses connections nothing is left, a silent one is waited for."""
-        if self._m.is_refused(holder):
+        if self._m.suspicions.is_refused(holder):
             return False
         return self._ctx.now < self._lost_since.get(item.name, self._ctx.now) + limits.hung_wait_s
 

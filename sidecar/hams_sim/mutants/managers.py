@@ -14,8 +14,8 @@ MUTANTS: dict[str, Mutant] = {
         "6",
         (
             Edit(
-                "recovery.machine",
-                "ManagerMachine._ask_anew",
+                "recovery.suspicions",
+                "Suspicions.ask_anew",
                 "if suspicion.health is Health.MODEL_DEAD:",
                 "if False:",
             ),
@@ -79,7 +79,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.losses",
                 "Losses.may_wake_up",
-                "if self._m.is_refused(holder):\n    return False",
+                "if self._m.suspicions.is_refused(holder):\n    return False",
                 "return False",
             ),
         ),
@@ -107,10 +107,10 @@ MUTANTS: dict[str, Mutant] = {
         "6",
         (
             Edit(
-                "recovery.machine",
-                "ManagerMachine._has_just_led",
-                "if primary in self._suspicions or primary in self._down:",
-                "return True\nif primary in self._suspicions or primary in self._down:",
+                "recovery.verdicts",
+                "Verdicts._has_just_led",
+                "if primary in self._suspicions.open or primary in self._suspicions.down:",
+                "return True\nif primary in self._suspicions.open or primary in self._suspicions.down:",
             ),
         ),
     ),
@@ -188,7 +188,7 @@ MUTANTS: dict[str, Mutant] = {
     "lost-probe-counts": Mutant(
         "a probe that was lost with its connection counts as unanswered",
         "6",
-        (Edit("recovery.machine", "ManagerMachine._ask_again", "if suspicion is not None:", "if False:"),),
+        (Edit("recovery.suspicions", "Suspicions.ask_again", "if suspicion is not None:", "if False:"),),
     ),
     "lost-while-held": Mutant(
         "a state is called lost once its primary is gone, though a backup holds it",
@@ -198,7 +198,7 @@ MUTANTS: dict[str, Mutant] = {
                 "recovery.losses",
                 "Losses.lost_and_found",
                 "back = returned or any(member in self._m.members for member in holders)",
-                "gone = self._m.is_gone(holders[0]) if holders else gone\n"
+                "gone = self._m.suspicions.is_gone(holders[0]) if holders else gone\n"
                 "back = returned or any(member in self._m.members for member in holders)",
             ),
         ),
@@ -220,16 +220,16 @@ MUTANTS: dict[str, Mutant] = {
         "6",
         (
             Edit(
-                "recovery.machine",
-                "ManagerMachine._to_replace",
-                "out = {*self._suspicions, *topology.revoked}",
-                "return instances\nout = {*self._suspicions, *topology.revoked}",
+                "recovery.verdicts",
+                "Verdicts.to_replace",
+                "out = {*self._suspicions.open, *topology.revoked}",
+                "return instances\nout = {*self._suspicions.open, *topology.revoked}",
             ),
             Edit(
-                "recovery.machine",
-                "ManagerMachine._is_needed",
-                "revoked = self.knowledge.topology.revoked",
-                "return False\nrevoked = self.knowledge.topology.revoked",
+                "recovery.verdicts",
+                "Verdicts.is_needed",
+                "revoked = self._knowledge.topology.revoked",
+                "return False\nrevoked = self._knowledge.topology.revoked",
             ),
         ),
     ),
@@ -250,8 +250,8 @@ MUTANTS: dict[str, Mutant] = {
         "7.3",
         (
             Edit(
-                "recovery.machine",
-                "ManagerMachine._to_roll_back",
+                "recovery.verdicts",
+                "Verdicts.to_roll_back",
                 "if suspicion.health is not Health.NEEDS_ROLLBACK:",
                 "if False:",
             ),
@@ -304,8 +304,8 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit("lateness", "Lateness.late", "if by_s <= self._tolerated_s:\n    return", "return"),
             Edit(
-                "recovery.machine",
-                "ManagerMachine._late",
+                "recovery.suspicions",
+                "Suspicions.late",
                 "if by_s <= limits.starved_s:\n    return",
                 "return",
             ),
@@ -331,9 +331,9 @@ MUTANTS: dict[str, Mutant] = {
         "6",
         (
             Edit(
-                "recovery.machine",
-                "ManagerMachine._has_just_led",
-                "if primary in self._suspicions or primary in self._down:",
+                "recovery.verdicts",
+                "Verdicts._has_just_led",
+                "if primary in self._suspicions.open or primary in self._suspicions.down:",
                 "if False:",
             ),
         ),

@@ -48,8 +48,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "poison",
                 "Attempts.tick",
-                "for word in self._open.values():",
-                "for word in ():",
+                "for announcement in self._open.values():",
+                "for announcement in ():",
             ),
             Edit("poison", "Attempts.deadline", "if not self._open:\n    return FOREVER", "return FOREVER"),
         ),
