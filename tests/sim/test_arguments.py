@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hams_sim
-from hams_sim.arguments import ELSEWHERE, WORDS, drops_of, parse, shapes_of
+from hams_sim.arguments import CHOICES, ELSEWHERE, drops_of, parse, shapes_of
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.mutants.hunt import histories
 from hams_sim.runner import main, specs
@@ -74,7 +74,7 @@ def test_the_case_of_a_row_does_not_matter():
     assert parse(["--fault", "MIXED"]).fault == "mixed"
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", CHOICES)
 def test_every_known_word_means_histories_with_a_fault(word):
     """Of F4, F24 and those scenes whose harm lies in requests, clocks or the graph there is none in the
     plan."""
