@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.history.synthetic import valid_history
 
 from hams_history.checker import check
 from hams_history.lines import (
@@ -21,7 +22,6 @@ from hams_history.lines import (
     LogLine,
     ReplyLine,
 )
-from hams_history.synthetic import valid_history
 
 replace: Any = msgspec.structs.replace
 Unit = tuple[str, int, int]

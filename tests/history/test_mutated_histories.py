@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.history.synthetic import SHAPES, valid_history
 
 from hams_history.checker import check
 from hams_history.lines import (
@@ -22,7 +23,6 @@ from hams_history.lines import (
     ReplyLine,
     RetLine,
 )
-from hams_history.synthetic import SHAPES, valid_history
 
 replace: Callable[..., Any] = msgspec.structs.replace
 SEEDS = 120

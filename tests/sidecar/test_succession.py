@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.sidecar.endpoint.doubles import DIGITS
 
 from hams_protocol.events import TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
@@ -18,7 +19,6 @@ from hams_protocol.graph import FrontendSpec, Graph
 from hams_protocol.keys import scoped
 from hams_protocol.messages import AskTopology, ClientForward, Meta, Payload
 from hams_protocol.topology import ReplicaSet, Topology
-from hams_sidecar.endpoint.doubles import DIGITS
 from hams_sidecar.inference import (
     Conflict,
     Done,

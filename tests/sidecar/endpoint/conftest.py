@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
+from tests.sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.endpoint.connection import BoundedHttpProtocol, Upload
-from hams_sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 from hams_sidecar.metrics import Metrics
 
 

@@ -4,11 +4,11 @@ import asyncio
 import json
 
 import pytest
+from tests.sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
 
 from hams_protocol.graph import FrontendSpec, TensorSpec
 from hams_sidecar.endpoint import connection, limits
 from hams_sidecar.endpoint.connection import BoundedHttpProtocol
-from hams_sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
 BODY = json.dumps(

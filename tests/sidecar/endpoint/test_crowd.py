@@ -1,9 +1,10 @@
 """Who gives way when clients together want more memory than there is."""
 
+from tests.sidecar.endpoint.doubles import PIXELS, FakePort, graph
+
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
-from hams_sidecar.endpoint.doubles import PIXELS, FakePort, graph
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
 

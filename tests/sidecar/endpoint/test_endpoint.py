@@ -8,9 +8,9 @@ import grpc
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 
 from hams_sidecar.endpoint import Address, Endpoint, StartFailed, limits
-from hams_sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
 from hams_sidecar.metrics import Metrics
 

@@ -2,9 +2,9 @@
 `tests/fuzz/requests.py`."""
 
 from tests.fuzz.requests import Run, generate
+from tests.sidecar.endpoint.doubles import graph
 
 from hams_protocol.graph import TensorSpec
-from hams_sidecar.endpoint.doubles import graph
 
 COUNT = 400
 

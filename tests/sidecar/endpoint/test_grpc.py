@@ -12,12 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.datatypes import NUMPY, encode_bytes
 from hams_sidecar.endpoint import json_data
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.grpc_codec import decode_request, encode_reply
 from hams_sidecar.endpoint.signature import Signature

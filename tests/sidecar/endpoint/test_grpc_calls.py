@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.fuzz.http2 import RST_STREAM, Connection, frame, prefix
+from tests.sidecar.endpoint.doubles import PIXELS, FakePort, always, graph
 
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.endpoint.doubles import PIXELS, FakePort, always, graph
 from hams_sidecar.endpoint.grpc_calls import GrpcCall, _address
 from hams_sidecar.inference import Reply, Tensor
 

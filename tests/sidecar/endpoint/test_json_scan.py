@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.sidecar.endpoint.doubles import graph
 
 from hams_protocol.graph import TensorSpec
 from hams_sidecar.datatypes import encode_bytes
 from hams_sidecar.endpoint import json_scan, rest_codec
-from hams_sidecar.endpoint.doubles import graph
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import read, run, run_through
 from hams_sidecar.endpoint.json_scan import outline

@@ -10,11 +10,11 @@ import pytest
 import tritonclient.http.aio as triton
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.datatypes import NUMPY
 from hams_sidecar.endpoint import json_data, rest
-from hams_sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.limits import heads_known_max
 from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request

@@ -5,10 +5,10 @@ import itertools
 import json
 
 import pytest
+from tests.sidecar.endpoint.doubles import graph
 
 from hams_protocol.graph import TensorSpec
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.endpoint.doubles import graph
 from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.grpc_codec import decode_request as decode_grpc
 from hams_sidecar.endpoint.json_data import run_through
