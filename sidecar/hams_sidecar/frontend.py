@@ -121,6 +121,7 @@ class GraphPort:
             done(RequestRefused(f"the request cannot be handed on: {error}"))
             return _nothing
         handle = next(self._handles)
+        # Before the event: the machine may answer within the same turn.
         self._waiting[handle] = done
         present = tuple([tensor.name for tensor in request.tensors])
         node.feed(
@@ -162,6 +163,7 @@ class GraphPort:
         """The instance is over, the process is not: clients that wait get an outcome that is not known here;
         their key will tell."""
         self.node = None
+        # Taken away first: a callback may bring the next request in.
         waiting, self._waiting = self._waiting, {}
         for done in waiting.values():
             done(TimedOut())
@@ -385,6 +387,7 @@ class Frontend(Sidecar):
         http, grpc = f"http://{address.host}:{address.http_port}", f"{address.host}:{address.grpc_port}"
         await node.start(http=http, grpc=grpc)
         self.node = self._port.node = node
+        # Requests may have come before there was an instance to notice them.
         node.request_turn()
 
     def between(self, node: Node) -> None:

@@ -107,6 +107,7 @@ class Proxy(Sidecar):
         """Wait for the predecessor's state, or for a loaded model. False: it was asked to end first."""
         if self._model.restore and await self._never_begun():
             self._restored = await self._writer.newest()
+        # Only now: the newest checkpoint is read before the model can connect and be ready without it.
         await self._link.listen(self._model.socket)
         takeover = self._takeover
         if (
@@ -166,6 +167,8 @@ class Proxy(Sidecar):
             with contextlib.suppress(CoordinationError):  # without etcd nothing is handed over either
                 self.ended.on_key_changed(succession.ENDED, await node.read(key))
         if self.hands_over():
+            # `ended` is read anew just before, for a watch may be late: in a graph that is deleted nobody
+            # takes over, and a drain would wait until its time is over.
             node.feed(Drain())
             await node.until_stopped(self.asked.at_once, self.ended, timeout_s=within_s)
         if self.ended.deleted:

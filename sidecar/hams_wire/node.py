@@ -180,6 +180,7 @@ class Node:
 
     async def start(self, http: str = "", grpc: str = "") -> None:
         """Listen, register, and learn what is known. Raises OSError and CoordinationError."""
+        # Listen first: the registration names the address, and peers dial it as soon as they see it.
         await self.network.start()
         record = records.MemberRecord(
             self.of,
@@ -191,6 +192,7 @@ class Node:
             keeps=self._settings.keeps,
             node=os.environ.get(HOST_VARIABLE, ""),
         )
+        # The topology is known before anybody can name this instance in a newer one.
         await self._follow()
         key = records.member_key(self._uid, self.instance)
         self._registration = await self._coordination.register(
@@ -211,6 +213,8 @@ class Node:
                 await self._registration.revoke()
             except CoordinationError as error:
                 log.info("the registration is left to expire: %s", error)
+        # After the registration: what was said last still leaves, and nobody dials an address that is about
+        # to close.
         await self.network.close(flush_s=limits.close_flush_s)
         await self._coordination.close()
         if self._history is not None:
@@ -282,6 +286,7 @@ class Node:
     def _drive(self, call: Callable[[], None]) -> None:
         """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone:
         neither may be passed over, so the instance ends and another takes over."""
+        # What the effects of one turn send to a peer leaves in one write.
         self.network.hold()
         try:
             call()
@@ -321,6 +326,7 @@ class Node:
         """A late timer means a starved process: what has arrived meanwhile is read before the machine judges
         anybody by its silence."""
         self._timer, self._timer_at = None, FOREVER
+        # A timer may be early as well, as deadlines move away without moving it.
         late_s = self._loop.time() - self._due
         if late_s < 0:
             self._arm()
@@ -448,6 +454,7 @@ class Node:
             except records.MalformedRecord as error:  # what is known goes on to hold, until somebody mends it
                 log.error("etcd holds no topology at revision %d: %s", event.entry.mod_revision, error)
                 return
+            # Managers alone log who got which role: one line each instead of one per process.
             if self.of == MANAGER:
                 for line in changes(self._logged, topology):
                     log.info("%s", line)
@@ -493,6 +500,8 @@ class Node:
             raise Unavailable(str(error)) from None  # asked again after a pause
         if self.instance in revoked:
             return None
+        # Registered only if the topology is still the one that was read: a commit in between may have revoked
+        # this instance.
         return (Compare(key, entry.mod_revision),)
 
     def commit(self, proposal: Propose) -> None:
@@ -518,6 +527,7 @@ class Node:
                 )
                 return CasDone(proposal.topology, revision)
         except NotApplied as error:
+            # `ended` is there: nobody may change this topology any more, so reading it again would not help.
             if error.current[1] is not None:
                 return CasUnknown()
         except CoordinationError as error:
@@ -552,6 +562,7 @@ class Node:
         its way wants a later one."""
         try:
             while self._to_read:
+                # Cleared before the question leaves: a wish from now on wants a later answer.
                 self._to_read = False
                 try:
                     entry = await self._coordination.get(records.topology_key(self._uid))

@@ -1,6 +1,8 @@
 """What lies in etcd below `/hams/v1/<graph uid>/`, and its bytes: JSON, so that a person can read it with
 `etcdctl get`."""
 
+from typing import TypeVar
+
 import msgspec
 
 from hams_protocol.events import Member
@@ -8,6 +10,8 @@ from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 from hams_wire.errors import UNDECODABLE, Guilty, WireError
+
+T = TypeVar("T")
 
 WARMING = "warming/"
 DRAINED = "drained/"
@@ -111,6 +115,14 @@ def version_key(graph_uid: str, operator: str) -> str:
     return f"{prefix_of(graph_uid)}versions/{operator}"
 
 
+def _decoded(data: bytes, kind: type[T], what: str) -> T:
+    """The record in `data`. Raises MalformedRecord, which says that it is not `what`."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UNDECODABLE as error:
+        raise MalformedRecord(f"not {what}: {error}") from None
+
+
 def encode_topology(topology: Topology) -> bytes:
     """Canonical bytes of a topology."""
     return msgspec.json.encode(topology)
@@ -118,10 +130,7 @@ def encode_topology(topology: Topology) -> bytes:
 
 def decode_topology(data: bytes) -> Topology:
     """The topology in `data`. Raises MalformedRecord."""
-    try:
-        return msgspec.json.decode(data, type=Topology)
-    except UNDECODABLE as error:
-        raise MalformedRecord(f"not a topology: {error}") from None
+    return _decoded(data, Topology, "a topology")
 
 
 def encode_member(record: MemberRecord) -> bytes:
@@ -131,35 +140,26 @@ def encode_member(record: MemberRecord) -> bytes:
 
 def decode_member(instance: InstanceId, data: bytes) -> tuple[Member, MemberRecord]:
     """A registration, as the core sees it and whole. Raises MalformedRecord."""
-    try:
-        record = msgspec.json.decode(data, type=MemberRecord)
-    except UNDECODABLE as error:
-        raise MalformedRecord(f"not a registration of {instance}: {error}") from None
+    record = _decoded(data, MemberRecord, f"a registration of {instance}")
     member = Member(instance, record.of, record.address, record.kept, keeps=record.keeps, host=record.node)
     return member, record
 
 
 def encode_failover(record: FailoverRecord) -> bytes:
-    """Bytes of what is told of a failover."""
+    """Bytes of a report of a failover."""
     return msgspec.json.encode(record)
 
 
 def decode_failover(data: bytes) -> FailoverRecord:
-    """What is told of a failover. Raises MalformedRecord."""
-    try:
-        return msgspec.json.decode(data, type=FailoverRecord)
-    except UNDECODABLE as error:
-        raise MalformedRecord(f"not a failover: {error}") from None
+    """The report of a failover. Raises MalformedRecord."""
+    return _decoded(data, FailoverRecord, "a failover")
 
 
 def encode_version(record: VersionRecord) -> bytes:
-    """Bytes of what is told of a version."""
+    """Bytes of a report of a durable version."""
     return msgspec.json.encode(record)
 
 
 def decode_version(data: bytes) -> VersionRecord:
-    """What is told of a version. Raises MalformedRecord."""
-    try:
-        return msgspec.json.decode(data, type=VersionRecord)
-    except UNDECODABLE as error:
-        raise MalformedRecord(f"not a version: {error}") from None
+    """The report of a durable version. Raises MalformedRecord."""
+    return _decoded(data, VersionRecord, "a version")

@@ -144,6 +144,8 @@ class Shell:
     def feed(self, event: Event) -> None:
         """Give the machine an event. All events of one turn are taken at its end, in their order."""
         if type(event) is Received:
+            # Before the queue, for a repeated heartbeat would cost a turn: n instances send n of them per
+            # interval.
             if type(event.message) is Heartbeat and self._is_known(event.sender, event.message.generation):
                 return
         elif (own := self._own.get(type(event))) is not None:
@@ -181,6 +183,8 @@ class Shell:
             return
         self.detector.forget(event.peer)
         if self.of != MANAGER:
+            # Not at once: a manager mostly sees the break itself, and a connection that is made anew is no
+            # news.
             heapq.heappush(self._breaks, (self._host.now() + limits.break_report_after_s, event.peer))
 
     # -- time ------------------------------------------------------------------------------------------------
@@ -229,12 +233,15 @@ class Shell:
             if type(effect) is Send:
                 target = effect.target
                 if target == self.instance:
+                    # Behind what has come already, as from any other peer: the machine is never entered
+                    # twice.
                     self._events.append(Received(target, effect.message))
                 else:
                     self._sent.add(target)
                     host.send(target, effect.message)
             else:
                 host.perform(effect, now)
+            # The effects behind a Stop belong to an instance that is over.
             if self.stopped:
                 break
 
@@ -249,6 +256,7 @@ class Shell:
         """
         host = self._host
         now = host.now()
+        # Before silence is judged: a late loop has read nothing.
         self._check_lateness()
         self._beat_at = (round(now / self.heartbeat_s) + 1) * self.heartbeat_s
         heartbeat = Heartbeat(self.machine.knowledge.topology.generation)
