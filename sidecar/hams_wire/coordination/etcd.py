@@ -22,7 +22,7 @@ from hams_wire.coordination.etcd_members import EtcdMember, Members, Tls, User, 
 from hams_wire.coordination.etcd_values import entry_of, found_instead, key_bytes, range_of, transaction
 from hams_wire.coordination.etcd_watch import EtcdWatch
 from hams_wire.coordination.port import Compare, KeyValue, Operation, Permit, Snapshot, Write
-from hams_wire.coordination.registration import Registration
+from hams_wire.coordination.registration import Registration, Registrations
 from hams_wire.errors import (
     AccessDenied,
     AuthExpired,
@@ -44,7 +44,6 @@ from hams_wire.limits import (
     etcd_probe_answer_s,
     etcd_transaction_items_max,
     etcd_write_s,
-    registration_ttl_min_s,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class EtcdCoordination:
         self._jitter = jitter if jitter is not None else random.Random()
         self._closed = False
         self._watches: list[EtcdWatch] = []
-        self._registrations: list[Registration] = []
+        self._registrations = Registrations(self)
 
     # ---- Coordination ----
 
@@ -142,13 +141,7 @@ class EtcdCoordination:
         self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None
     ) -> Registration:
         """See `Coordination.register`."""
-        if ttl_s < registration_ttl_min_s:
-            raise InvalidCall(f"ttl_s is {ttl_s}, expected at least {registration_ttl_min_s}")
-        registration = Registration(self, key, value, ttl_s, permit)
-        await registration.begin()
-        self._registrations = [item for item in self._registrations if not item.ended.is_set()]
-        self._registrations.append(registration)
-        return registration
+        return await self._registrations.begin(key, value, ttl_s, permit)
 
     async def revoke(self, lease: int) -> None:
         """See `Coordination.revoke`."""
@@ -161,10 +154,8 @@ class EtcdCoordination:
     async def close(self) -> None:
         """See `Coordination.close`."""
         self._closed = True
-        registrations, self._registrations = self._registrations, []
         watches, self._watches = self._watches, []
-        for registration in registrations:
-            await registration.stop(Closed("the client was closed"))
+        await self._registrations.close()
         for watch in watches:
             await watch.close()
         await self.members.close()

@@ -8,7 +8,6 @@ never relied on: up to etcd 3.5.7 it may run ahead of events.
 
 import asyncio
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Protocol, Self
 
 import grpc.aio
@@ -19,7 +18,7 @@ from hams_wire.coordination.etcd_members import EtcdMember, Members
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.coordination.etcd_values import changes_of, range_of
 from hams_wire.coordination.follower import WatchFollower, below
-from hams_wire.coordination.port import Deleted, Event, Put, Snapshot
+from hams_wire.coordination.port import Deleted, Event, Put, Snapshot, Watch
 from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError
 from hams_wire.limits import etcd_connect_s, etcd_probe_answer_s, etcd_probe_s, watch_events_max
 
@@ -41,8 +40,8 @@ class _Broken(Exception):
         self.sick = sick
 
 
-class EtcdWatch:
-    """Implements `Watch`."""
+class EtcdWatch(Watch):
+    """A watch of an etcd; see `Watch`."""
 
     def __init__(self, reader: WatchClient, members: Members, prefix: str, after: Snapshot) -> None:
         self._reader = reader
@@ -86,14 +85,6 @@ class EtcdWatch:
         while not self._events.empty():
             self._events.get_nowait()
         self._events.put_nowait(None)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # ---- the driver ----
 

@@ -17,7 +17,6 @@ the call that it hits:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from hams_protocol.frozen import frozen
@@ -33,9 +32,10 @@ from hams_wire.coordination.port import (
     Permit,
     Put,
     Snapshot,
+    Watch,
     Write,
 )
-from hams_wire.coordination.registration import Registration
+from hams_wire.coordination.registration import Registration, Registrations
 from hams_wire.errors import (
     Closed,
     CoordinationError,
@@ -46,7 +46,7 @@ from hams_wire.errors import (
     NotApplied,
     Unknown,
 )
-from hams_wire.limits import etcd_request_bytes_max, etcd_transaction_items_max, registration_ttl_min_s
+from hams_wire.limits import etcd_request_bytes_max, etcd_transaction_items_max
 
 
 @frozen
@@ -227,7 +227,7 @@ class MemoryCoordination:
         self._lost_requests = 0
         self._lost_replies = 0
         self._watches: set[MemoryWatch] = set()
-        self._registrations: list[Registration] = []
+        self._registrations = Registrations(self)
         self._wakers: set[asyncio.Event] = set()
 
     # ---- faults ----
@@ -299,13 +299,7 @@ class MemoryCoordination:
         self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None
     ) -> Registration:
         """See `Coordination.register`."""
-        if ttl_s < registration_ttl_min_s:
-            raise InvalidCall(f"ttl_s is {ttl_s}, expected at least {registration_ttl_min_s}")
-        registration = Registration(self, key, value, ttl_s, permit)
-        await registration.begin()
-        self._registrations = [item for item in self._registrations if not item.ended.is_set()]
-        self._registrations.append(registration)
-        return registration
+        return await self._registrations.begin(key, value, ttl_s, permit)
 
     async def revoke(self, lease: int) -> None:
         """See `Coordination.revoke`."""
@@ -315,9 +309,7 @@ class MemoryCoordination:
     async def close(self) -> None:
         """See `Coordination.close`."""
         self._closed = True
-        registrations, self._registrations = self._registrations, []
-        for registration in registrations:
-            await registration.stop(Closed("the client was closed"))
+        await self._registrations.close()
         for watch in tuple(self._watches):
             await watch.close()
         self.wake()
@@ -380,7 +372,7 @@ class MemoryCoordination:
             raise self._faults.popleft()
 
 
-class MemoryWatch:
+class MemoryWatch(Watch):
     """A watch of a `MemoryStore`; implements `Watch`. It pulls: what is not consumed stays in the store."""
 
     def __init__(self, client: MemoryCoordination, prefix: str, after: Snapshot) -> None:
@@ -412,14 +404,6 @@ class MemoryWatch:
         """See `Watch.close`."""
         self._closed = True
         self._client.forget(self)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _pending(self) -> bool:
         store = self._client.store

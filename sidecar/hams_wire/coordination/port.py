@@ -126,11 +126,13 @@ class Watch(Protocol):
 
     async def close(self) -> None: ...
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        await self.close()
 
 
 class Coordination(Protocol):

@@ -28,6 +28,7 @@ from hams_wire.coordination.port import (
     Write,
 )
 from hams_wire.errors import (
+    Closed,
     CoordinationError,
     InvalidCall,
     LeaseGone,
@@ -36,7 +37,7 @@ from hams_wire.errors import (
     Unavailable,
     Unknown,
 )
-from hams_wire.limits import registration_attempts_max
+from hams_wire.limits import registration_attempts_max, registration_ttl_min_s
 
 
 class Registrar(Protocol):
@@ -258,3 +259,27 @@ class Registration:
             self.error = error
             self.held.clear()
             self.ended.set()
+
+
+class Registrations:
+    """What one client has registered. What has ended is forgotten with the next one."""
+
+    def __init__(self, registrar: Registrar) -> None:
+        self._registrar = registrar
+        self._all: list[Registration] = []
+
+    async def begin(self, key: str, value: bytes, ttl_s: int, permit: Permit | None) -> Registration:
+        """See `Coordination.register`."""
+        if ttl_s < registration_ttl_min_s:
+            raise InvalidCall(f"ttl_s is {ttl_s}, expected at least {registration_ttl_min_s}")
+        registration = Registration(self._registrar, key, value, ttl_s, permit)
+        await registration.begin()
+        self._all = [item for item in self._all if not item.ended.is_set()]
+        self._all.append(registration)
+        return registration
+
+    async def close(self) -> None:
+        """The client was closed: leases run out by themselves."""
+        registrations, self._all = self._all, []
+        for registration in registrations:
+            await registration.stop(Closed("the client was closed"))
