@@ -42,7 +42,6 @@ class Etcd:
         self.writes = 0
         self._watch_at = 0.0
         self._members_at = 0
-        self.unknown_used = 0
 
     def _delay(self) -> float:
         return (0.0004 + 0.001 * self.rng.random()) * self.slow

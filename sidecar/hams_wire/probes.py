@@ -66,12 +66,7 @@ async def answer_probes(
                     )
                 else:
                     status, body, kind = _answer(line, missing, metrics, rendered)
-                head = (
-                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: "
-                    f"{len(body)}\r\nConnection: close\r\n\r\n"
-                )
-                writer.write(head.encode() + body)
-                await writer.drain()
+                await answer(writer, status, kind, body)
         except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line over the limit
             pass
         finally:
@@ -80,6 +75,13 @@ async def answer_probes(
     if isinstance(where, Path):
         return await asyncio.start_unix_server(serve, where, limit=probe_line_bytes_max)
     return await asyncio.start_server(serve, None, where, limit=probe_line_bytes_max)
+
+
+async def answer(writer: asyncio.StreamWriter, status: str, kind: str, body: bytes) -> None:
+    """Write one HTTP response, the last one of its connection. `kind`: its content type."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+    await writer.drain()
 
 
 def _path(line: bytes) -> bytes:

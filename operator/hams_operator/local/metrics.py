@@ -14,6 +14,7 @@ from pathlib import Path
 from hams_protocol.frozen import frozen
 from hams_wire.exposition import CONTENT_TYPE
 from hams_wire.loopback import origin_is_loopback
+from hams_wire.probes import answer
 
 metrics_answer_s = 2.0
 """A process that has not answered a scrape for this long is left out of the page."""
@@ -97,12 +98,7 @@ class MetricsPage:
                     )
                 elif request[:2] == [b"GET", b"/metrics"]:
                     status, kind, body = "200 OK", CONTENT_TYPE, await self.page()
-                head = (
-                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: "
-                    f"{len(body)}\r\nConnection: close\r\n\r\n"
-                )
-                writer.write(head.encode() + body)
-                await writer.drain()
+                await answer(writer, status, kind, body)
         except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line over the limit
             pass
         finally:
