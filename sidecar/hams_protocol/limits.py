@@ -91,7 +91,8 @@ copy_part_bytes_max = 8 << 20
 """Payload bytes after which a part of a log copy is closed."""
 
 copy_ask_after_s = 1.0
-"""A joiner whose copy makes no progress asks for it again after this long."""
+"""A joiner whose copy or admission makes no progress asks again after this long (a broken connection makes it
+ask at once)."""
 
 joiner_lag_entries_max = 65_536
 """Log entries kept for a joiner that follows too slowly; beyond it the joiner copies anew."""
@@ -122,10 +123,6 @@ hop_budget_min_s = 0.001
 
 budget_grain_s = 0.0001
 """A budget is not written anew for a difference below this: it is less than what a message takes."""
-
-copy_again_after_s = 2.0
-"""A joiner that has heard nothing asks for its copy again after this long (a broken connection makes it ask
-at once)."""
 
 stream_floor_bytes_s = 50_000_000
 """Slowest stream that still counts as progress: a record is sent again only after its bytes could have

@@ -116,6 +116,11 @@ class Topology:
         others = tuple(item for item in self.tables if item.op != changed.op)
         return replace(self, tables=tuple(sorted((*others, changed), key=lambda item: item.op)))
 
+    @property
+    def instances(self) -> set[InstanceId]:
+        """Everybody who has a role in a replica set, joiners included."""
+        return {instance for item in self.sets for instance in (*item.holders, *item.joining)}
+
     def next(self) -> "Topology":
         """The same roles in the next generation."""
         return replace(self, generation=self.generation + 1)

@@ -38,7 +38,7 @@ settle_s = 0.6
 
 joins_s = instance_up_s + etcd_timeout_s + 2 * core.propose_retry_s + core.resend_after_s + settle_s
 """A fresh instance is up, named and in sync within this long, where the death of the one before is known at
-once. A joiner that has to ask a second time, `copy_again_after_s` later, takes longer."""
+once. A joiner that has to ask a second time, `copy_ask_after_s` later, takes longer."""
 
 entries_held_max = 100
 """A machine holds no more entries than this in any of its containers once everything is complete, however

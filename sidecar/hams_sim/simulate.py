@@ -13,7 +13,7 @@ from random import Random
 from hams_history.checker import check
 from hams_history.lines import FaultLine, HealLine
 from hams_protocol.graph import FRONTEND, Graph, Join, Mode, WhenUnprotected
-from hams_protocol.limits import copy_again_after_s
+from hams_protocol.limits import copy_ask_after_s
 from hams_sim import limits
 from hams_sim.checks import (
     answered,
@@ -226,7 +226,7 @@ def _draw_mixed(plan: Plan, spec: Spec) -> None:
     slow = Random(f"{spec.seed}/{spec.shape}/rehearsals")
     if slow.random() < SLOW_PRELOADS:
         for behaviour in plan.behaviours.values():
-            behaviour.preload_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
+            behaviour.preload_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_ask_after_s))
     unreadable = Random(f"{spec.seed}/{spec.shape}/unreadable")
     if unreadable.random() < UNREADABLE:
         _spoil(unreadable, plan.calls, plan.behaviours)

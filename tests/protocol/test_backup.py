@@ -126,7 +126,7 @@ def test_a_backup_whose_fresh_model_has_another_state_layout_stops():
 
 def test_a_joiner_that_hears_nothing_asks_again():
     rig, _ = joiner()
-    assert of(rig.after(2 * limits.copy_again_after_s), AskCopy)
+    assert of(rig.after(2 * limits.copy_ask_after_s), AskCopy)
 
 
 def test_records_are_applied_in_order_whatever_order_they_come_in():

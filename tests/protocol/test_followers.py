@@ -9,7 +9,7 @@ from hams_protocol.effects import Capture, NoteDurable, Propose
 from hams_protocol.events import Captured, CasFailed, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskApplied, AskCopy, AskTopology, RecordAck, StateCopy, StateRecord
-from hams_protocol.stateful.followers import Followers
+from hams_protocol.replica.followers import Followers
 
 ASK = AskCopy("q", 1, -1, 9)
 DATA = graph(op("q", FRONTEND, stateful=True))
@@ -92,6 +92,7 @@ def test_a_copy_asked_for_in_another_epoch_is_not_given():
 
 def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
     rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
+    rig.members(q_1="q", q_2="q", q_3="q")
     rig.get("q-2", RecordAck("q", 1, 0, 0))
     rig.get("q-3", ASK)
     for number in range(3):
@@ -192,7 +193,7 @@ def test_a_joiner_that_still_loads_its_copy_gets_no_second_one():
     rig.get("q-3", RecordAck("q", 1, 0, -1))
     feed(rig, 0)
     rig.get("q-2", RecordAck("q", 1, 1, 1))
-    rig.after(limits.copy_again_after_s)
+    rig.after(limits.copy_ask_after_s)
     assert not of(rig.get("q-3", AskCopy("q", 1, 0, 9)), StateCopy), "its model loads it"
     assert of(rig.get("q-3", RecordAck("q", 1, 0, 0)), StateCopy, "q-3")[0].version == 1, (
         "then it gets what it lacks, once"
@@ -202,7 +203,7 @@ def test_a_joiner_that_still_loads_its_copy_gets_no_second_one():
 def test_a_joiner_whose_copy_was_lost_gets_another():
     rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
     assert of(rig.get("q-2", ASK), StateCopy, "q-2")
-    rig.after(limits.copy_again_after_s)
+    rig.after(limits.copy_ask_after_s)
     assert of(rig.get("q-2", ASK), StateCopy, "q-2")
 
 
@@ -267,7 +268,7 @@ def test_a_joiner_that_waits_for_a_large_state_of_a_read_only_version_is_given_t
     rig.want()
     assert not of(rig.done(updated=False), Capture)
     assert of(rig.get("q-2", ASK), StateCopy)[0].state.nbytes == large.nbytes
-    rig.after(limits.copy_again_after_s)
+    rig.after(limits.copy_ask_after_s)
     assert not of(rig.get("q-2", ASK), StateCopy), "it is on its way"
 
 

@@ -134,7 +134,7 @@ def test_a_member_left_out_and_named_again_in_one_epoch_starts_afresh():
     backup = Rig(StatefulMachine(DATA, "q", "q-2"))
     backup.ready(P("fresh"))
     backup.learn(at(1, joining=("q-2",)))
-    backup.machine.backup.in_sync = True
+    backup.machine.backup.following.in_sync = True
     assert of(backup.learn(at(3, joining=("q-2",))), Stop)
     assert rig.machine.role == "primary"
 

@@ -8,7 +8,8 @@ lives; the sender of a token of a complete request gets it at once.
 from collections.abc import Iterable
 
 from hams_protocol import limits
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.due import FOREVER
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Completion
 

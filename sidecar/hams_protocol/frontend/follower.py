@@ -5,88 +5,60 @@ frozen; what was acknowledged is kept until a topology of a higher generation te
 applies an entry only when its owner says that it is committed, so a tail can still be cut.
 """
 
-from hams_protocol import limits
-from hams_protocol.due import FOREVER, Due, Timed
+from hams_protocol.due import Due, Timed
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.log import ShardLog, log_of
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import AskCopy, Leave, LogAck, LogAppend, LogCopy
+from hams_protocol.messages import LogAck, LogAppend, LogCopy
+from hams_protocol.replica.following import Following
+from hams_protocol.topology import ReplicaSet
 
 
 class ShardFollower(Timed):
     """One shard's log as held by a peer of its owner. `log` is None until a joiner has copied it."""
 
     def __init__(
-        self,
-        ctx: FrontendContext,
-        shard: int,
-        name: str,
-        epoch: int,
-        owner: InstanceId | None,
-        log: ShardLog | None,
-        joining: bool,
+        self, ctx: FrontendContext, shard: int, roles: ReplicaSet, log: ShardLog | None, in_sync: bool
     ) -> None:
         super().__init__(ctx)
         self._frontend = ctx
         self.shard = shard
-        self.name = name
-        self.epoch = epoch
-        self.owner = owner
+        self.name = roles.name
+        self.epoch = roles.epoch
         self.log = log
-        self.joining = joining
-        self.frozen = -1
+        self.following = Following(ctx, ctx.knowledge, ctx.proposals, roles, in_sync, self.ask)
         self._parts: dict[int, LogCopy] = {}
-        self._ask_at = FOREVER
-        self._leave_at = FOREVER
         self._owed: InstanceId | None = None
-        if joining:
+        if not in_sync:
             self.ask()
 
     def ask(self) -> None:
         """Ask the owner for a copy, or to follow on from what is here."""
-        self._ask_at = self._ctx.now + limits.copy_ask_after_s
-        if self.owner is not None:
-            self._ctx.send(
-                self.owner,
-                AskCopy(
-                    self.name,
-                    self.epoch,
-                    -1 if self.log is None else self.log.last,
-                    self._frontend.generation,
-                ),
-            )
-
-    def admitted(self) -> None:
-        """The topology says that this follower is in sync."""
-        self.joining = False
-        self._ask_at = FOREVER
+        self.following.ask_copy(-1 if self.log is None else self.log.last)
 
     def copy_part(self, part: LogCopy) -> None:
         """A part of the copy; the log stands when all parts of one index have come."""
         if (
             part.epoch != self.epoch
-            or self.frozen >= 0
+            or self.following.frozen.stands
             or (self.log is not None and part.index <= self.log.last)
         ):
             return
         if self._parts and next(iter(self._parts.values())).index != part.index:
             self._parts.clear()
         self._parts[part.part] = part
-        self._ask_at = self._ctx.now + limits.copy_ask_after_s
+        self.following.got_on()
         parts = [self._parts[number] for number in sorted(self._parts)]
         if not parts[-1].last or len(parts) != parts[-1].part + 1:
             return
         self._parts.clear()
         self.log = log_of(parts, self._frontend.graph.data.frontend)
-        if self.owner is not None:
-            self._ctx.send(
-                self.owner, LogAck(self.shard, self.epoch, self.log.last, self._frontend.generation)
-            )
+        self._owed = self.following.leader
 
     def append(self, sender: InstanceId, message: LogAppend) -> None:
         """Entries of this epoch from its owner; acknowledged cumulatively. What leaves a gap is not taken."""
         log = self.log
-        if log is None or self.frozen >= 0:
+        if log is None or self.following.frozen.stands:
             return
         if message.first <= log.last + 1:
             for entry in message.entries[log.last + 1 - message.first :]:
@@ -96,6 +68,7 @@ class ShardFollower(Timed):
             log.trim(log.committed)
         if message.entries:
             self._owed = sender
+            self.following.got_on()
 
     def acknowledge(self) -> None:
         """Say once how far the log goes, after all entries that have come together."""
@@ -105,17 +78,6 @@ class ShardFollower(Timed):
             )
             self._owed = None
 
-    def leave(self) -> None:
-        """This instance is to end: it says so again and again, and is a follower like any other until the
-        topology names it no more."""
-        if self._leave_at == FOREVER:
-            self._ask_to_leave()
-
-    def _ask_to_leave(self) -> None:
-        self._leave_at = self._ctx.now + limits.resend_after_s
-        if self.owner is not None:
-            self._ctx.send(self.owner, Leave(self.name, self.epoch))
-
     def dues(self) -> list[Due]:
-        """A joiner whose copy or admission makes no progress asks again, and so does who is to be let go."""
-        return [(self._ask_at, self.ask), (self._leave_at, self._ask_to_leave)]
+        """See `Following`."""
+        return self.following.dues()

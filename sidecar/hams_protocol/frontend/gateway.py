@@ -11,9 +11,10 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import Answer, NotServed, Outcome, Replied
 from hams_protocol.events import ClientRequest
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.owner import ShardOwner
 from hams_protocol.ids import InstanceId
 from hams_protocol.keys import own_part
@@ -136,7 +137,7 @@ class Gateway:
             shard = (self._turn + step) % self._shards
             owner = self._owners.get(shard)
             if owner is not None:
-                if owner.halted < 0 and owner.has_room():
+                if not owner.frozen.stands and owner.has_room():
                     return shard
                 other = shard if other is None else other
         for step in range(self._shards):
@@ -167,7 +168,7 @@ class Gateway:
         roles = self._ctx.knowledge.set_of(self._ctx.graph.shard_names[waiting.shard])
         if roles.primary == self._ctx.instance:
             owner = self._owners.get(waiting.shard)
-            if owner is None or owner.halted >= 0:
+            if owner is None or owner.frozen.stands:
                 waiting.sent_to = None
                 return
             waiting.sent_to = (self._ctx.instance, owner.epoch)

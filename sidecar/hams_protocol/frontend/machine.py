@@ -13,6 +13,7 @@ frozen.
 
 from collections.abc import Sequence
 
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import Effect, NotServed, Stop
 from hams_protocol.events import (
     CasDone,
@@ -31,7 +32,7 @@ from hams_protocol.events import (
 )
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.changes import Changes
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.gateway import Gateway, answer_message
 from hams_protocol.frontend.kept import KeptLogs
 from hams_protocol.frontend.questions import Questions
@@ -154,9 +155,8 @@ class FrontendMachine:
         at = self.keeper.deadline()
         if at < due:
             due = at
-        propose_at = self._changes.propose_at
         for owner in self._owners.values():
-            at = owner.deadline(propose_at)
+            at = owner.deadline()
             if at < due:
                 due = at
         for follower in self._followers.values():
@@ -211,22 +211,22 @@ class FrontendMachine:
         elif isinstance(event, PeerUp):
             self._peer_up(event.peer)
         elif isinstance(event, PeerDown):
-            # Nobody listens there any more: no need to wait and see.
-            since = self._ctx.now - (self.graph.data.recovery.suspect_after_s if event.refused else 0.0)
-            self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
-            if event.refused:
-                self._ctx.refused.add(event.peer)
+            self._ctx.links.broke(event.peer, event.refused, self._ctx.now)
+            for owner in self._owners.values():
+                owner.replication.peer_down(event.peer, event.refused)
         elif isinstance(event, Late):
             self._late(event.by_s)
         elif isinstance(event, (CasDone, CasFailed)):
-            self._changes.settled(failed=isinstance(event, CasFailed))
+            self._ctx.proposals.settled(failed=isinstance(event, CasFailed))
             self._learn(TopologyLearnt(event.topology, event.revision))
         elif isinstance(event, CasUnknown):
-            self._changes.settled(failed=True)
+            self._ctx.proposals.settled(failed=True)
         elif isinstance(event, ClientGone):
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
             self._ctx.draining = True
+            for owner in self._owners.values():
+                owner.replication.wishing = True
             self.keeper.leave()
 
     def _after(self, always: bool) -> None:
@@ -241,7 +241,11 @@ class FrontendMachine:
             owner.pump()
         for follower in self._followers.values():
             follower.acknowledge()
-        if timers or self._ctx.wishing or self._changes.handing_off:
+        if (
+            timers
+            or self._changes.handing_off
+            or any(owner.replication.wishing for owner in self._owners.values())
+        ):
             self._changes.propose()
         if self._ctx.draining:
             self._changes.drain()
@@ -255,15 +259,12 @@ class FrontendMachine:
             if part.deadline() <= now:
                 part.tick()
         for follower in self._followers.values():
-            if follower.deadline() <= now:
-                follower.tick()
+            follower.tick()
         for owner in self._owners.values():
-            if owner.deadline(FOREVER) <= now:
-                owner.tick()
+            owner.tick()
         if self._outbox.deadline() <= now:
             self._outbox.tick()
-        if self.keeper.deadline() <= now:
-            self.keeper.tick()
+        self.keeper.tick()
 
     def _listen_to_peers(self) -> None:
         on = self._handlers.on
@@ -326,7 +327,7 @@ class FrontendMachine:
     def _on_log_ack(self, sender: InstanceId, message: LogAck) -> None:
         owner = self._owners.get(message.shard)
         if owner is not None and owner.epoch == message.epoch:
-            owner.replication.acknowledged(sender, message.last, message.generation)
+            owner.replication.log_acknowledged(sender, message.last, message.generation)
 
     def _on_copy(self, sender: InstanceId, message: LogCopy) -> None:
         follower = self._followers.get(message.shard)
@@ -340,8 +341,8 @@ class FrontendMachine:
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is None or owner.epoch != message.epoch:
             self._gossip.tell(sender)
-        elif owner.halted < 0:
-            owner.replication.copy_wanted(sender, message.known, message.generation)
+        elif not owner.frozen.stands:
+            owner.replication.copy_asked(sender, message)
 
     def _on_leave(self, sender: InstanceId, message: Leave) -> None:
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
@@ -359,7 +360,7 @@ class FrontendMachine:
 
     def _on_forward(self, sender: InstanceId, message: ClientForward) -> None:
         owner = self._owners.get(message.shard)
-        if owner is None or owner.halted >= 0:
+        if owner is None or owner.frozen.stands:
             return
         held = owner.submit(sender, message)
         if held is not None:
@@ -378,10 +379,9 @@ class FrontendMachine:
 
     def _learn(self, event: TopologyLearnt) -> None:
         """A topology: if newer, change roles, drop what is orphan, hand everything to its present owners."""
-        ctx, knowledge = self._ctx, self.knowledge
+        knowledge = self.knowledge
         if not knowledge.learn(event.topology, event.revision):
             return
-        ctx.thaw_at = FOREVER
         if self.instance in event.topology.revoked:
             kept = self._roles.worth_keeping()
             self._stop("revoked", None if kept is None else self.graph.shard_names[min(kept.logs)])
@@ -414,16 +414,14 @@ class FrontendMachine:
     # -- members and connections -----------------------------------------------------------------------------
 
     def _members_changed(self, event: MembersChanged) -> None:
-        members = self._changes.members = {member.instance: member for member in event.members}
-        gone = [peer for peer in self._ctx.down if peer not in members]
+        ctx = self._ctx
+        ctx.members = {member.instance: member for member in event.members}
+        gone = [peer for peer in ctx.links.down if peer not in ctx.members]
         for log in self._roles.logs():
             log.state.drop_gone(gone)
-        roles = {
-            instance for item in self.knowledge.topology.sets for instance in (*item.members, *item.joining)
-        }
-        for peer in [peer for peer in self._ctx.down if peer not in members and peer not in roles]:
-            del self._ctx.down[peer]
-        self._ctx.refused.intersection_update(self._ctx.down)
+        ctx.links.forget({*ctx.members, *self.knowledge.topology.instances})
+        for owner in self._owners.values():
+            owner.replication.wishing = True
         self._listen()
 
     def _listen(self) -> None:
@@ -431,7 +429,7 @@ class FrontendMachine:
         those that have a role."""
         peers = {
             member.instance
-            for member in self._changes.members.values()
+            for member in self._ctx.members.values()
             if member.of == FRONTEND or member.of in self.graph.operators
         }
         topology = self.knowledge.topology
@@ -448,23 +446,19 @@ class FrontendMachine:
         time back."""
         ctx = self._ctx
         ctx.lateness.late(by_s, ctx.now)
-        for peer, since in ctx.down.items():
-            if peer not in ctx.refused:
-                ctx.down[peer] = min(since + by_s, ctx.now)
+        ctx.links.late(by_s, ctx.now)
         for owner in self._owners.values():
             owner.replication.late(by_s)
 
     def _peer_up(self, peer: InstanceId) -> None:
-        self._ctx.down.pop(peer, None)
-        self._ctx.refused.discard(peer)
+        self._ctx.links.stands(peer)
         self._outbox.resend_to(peer)
         self.keeper.peer_up(peer)
         self._gateway.peer_up(peer)
         for owner in self._owners.values():
-            if owner.halted < 0:
-                owner.replication.peer_up(peer)
+            owner.replication.peer_up(peer)
         for follower in self._followers.values():
-            if follower.owner == peer and follower.joining:
+            if follower.following.leader == peer and not follower.following.in_sync:
                 follower.ask()
         if peer in self._broadcast.listeners and self._owners:
             self._broadcast.wanted(peer)

@@ -10,14 +10,13 @@ Invariants, checked after every step: injected => committed; released => committ
 in-sync set.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
 from hams_protocol.deps import Dep
 from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
-from hams_protocol.events import Member
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
@@ -41,6 +40,7 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_protocol.outbox import Outbox
+from hams_protocol.replica.freeze import Frozen
 from hams_protocol.topology import ReplicaSet, Topology, hand_over
 
 COMPLETE = -1
@@ -75,7 +75,7 @@ class ShardOwner:
         self.epoch = roles.epoch
         self.log = log
         self.replication = Replication(ctx, shard, roles, log)
-        self.halted = -1
+        self.frozen = Frozen(ctx, ctx.knowledge, ctx.proposals)
         self._handed_at = -1
         self._handed_end = -1
         self.closing = False
@@ -244,7 +244,7 @@ class ShardOwner:
     def pump(self) -> None:
         """Send followers what is new, commit what the ack set holds, and do what commitment allows, until
         nothing moves."""
-        if self.halted >= 0 or self.log.committed == self.log.last:
+        if self.frozen.stands or self.log.committed == self.log.last:
             return
         moved = False
         while True:
@@ -282,7 +282,13 @@ class ShardOwner:
         source = None if entry.origin is None else entry.origin.value_id
         self._ctx.out.append(
             NoteLog(
-                self._ctx.generation, self.shard, self.epoch, entry.request, entry.key, entry.digest, source
+                self._ctx.generation,
+                self.shard,
+                self.epoch,
+                entry.request,
+                entry.key,
+                entry.digest,
+                source,
             )
         )
 
@@ -484,9 +490,9 @@ class ShardOwner:
     def in_doubt(self) -> bool:
         """This owner has proposed to hand the shard over, in the newest generation it knows: that may be
         committed, or not."""
-        return 0 <= self.halted == self._handed_at
+        return 0 <= self.frozen.generation == self._handed_at
 
-    def hand_over(self, members: Mapping[InstanceId, Member]) -> Topology | None:
+    def hand_over(self) -> Topology | None:
         """The topology in which a follower that holds the whole log owns the shard; None while there is none,
         or entries are under way.
 
@@ -497,28 +503,29 @@ class ShardOwner:
         """
         ctx, log, again = self._ctx, self.log, self.in_doubt
         if not again:
-            if self.halted >= 0:
+            if self.frozen.stands:
                 return None
-            self.closing = self.replication.successor(members, 0) is not None
+            self.closing = self.replication.successor() is not None
             if log.committed < log.last:
                 return None
         end = self._handed_end if again else log.last
-        successor = self.replication.successor(members, end)
+        successor = self.replication.successor()
         if successor is None:
             return None
         changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, successor, end)
         if changed is not None:
-            self.halted = self._handed_at = ctx.generation
+            self.frozen.hold(ctx.generation)
+            self._handed_at = ctx.generation
             self._handed_end = end
         return changed
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def dues(self, propose_at: float = FOREVER) -> list[Due]:
+    def dues(self) -> list[Due]:
         """What its followers wait for; in a mode without retention, requests that can no longer complete."""
-        if self.halted >= 0:
-            return []
-        dues = self.replication.dues(propose_at)
+        if self.frozen.stands:
+            return self.frozen.dues()
+        dues = self.replication.dues()
         if not self._ctx.mode.retains and self.live:
             dues.append((self._given_up_at(next(iter(self.live.values()))), self._give_up))
         return dues
@@ -539,9 +546,9 @@ class ShardOwner:
             if self._ctx.now >= at:
                 act()
 
-    def deadline(self, propose_at: float) -> float:
-        """When `tick` has something to do, or, not before `propose_at`, the set is to be changed."""
-        return min([at for at, _ in self.dues(propose_at)], default=FOREVER)
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min([at for at, _ in self.dues()], default=FOREVER)
 
     def check(self) -> None:
         """The invariants of this owner."""
@@ -550,7 +557,7 @@ class ShardOwner:
                 f"shard {self.shard}: injected or released up to {max(self._injected, self._answered)}, "
                 f"committed {self.log.committed}"
             )
-        self.replication.check()
+        self.replication.followers.check(self.name)
 
 
 def _bare(token: Token) -> Token:

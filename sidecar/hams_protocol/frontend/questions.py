@@ -6,7 +6,6 @@ of that epoch until it learns a higher generation; who has answered a SlotQuery 
 owner for ever.
 """
 
-from hams_protocol import limits
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.ids import InstanceId, Lane, RequestId
@@ -25,6 +24,7 @@ from hams_protocol.messages import (
     SlotQuery,
     Token,
 )
+from hams_protocol.replica.freeze import refusal
 from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import slot_number
 
@@ -56,27 +56,18 @@ class Questions:
         """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the
         log goes."""
         ctx, roles = self._ctx, self._roles
-        shard = roles.numbers.get(message.name)
-        if (
-            shard is None
-            or message.generation != ctx.generation
-            or ctx.knowledge.set_of(message.name).epoch != message.epoch
-        ):
-            why = (
-                f"no shard {message.name!r}"
-                if shard is None
-                else f"{ctx.instance} knows generation {ctx.generation}"
-            )
-            ctx.send(sender, Refused(message.attempt, ctx.generation, message.name, why))
+        shard = roles.numbers.get(message.name, -1)
+        refused = refusal(message, ctx.instance, ctx.generation)
+        if refused is not None:
+            ctx.send(sender, refused)
             return
         owner, follower = roles.owners.get(shard), roles.followers.get(shard)
-        if owner is not None:
-            owner.halted = message.generation
-        elif follower is not None:
-            follower.frozen = message.generation
-        ctx.thaw_at = ctx.now + limits.frozen_max_s
+        if owner is not None and owner.epoch == message.epoch:
+            owner.frozen.freeze(message.generation)
+        elif follower is not None and follower.epoch == message.epoch:
+            follower.following.frozen.freeze(message.generation)
         log = roles.log_of(shard)
-        applied = None if log is None else log.last
+        applied = log.last if log is not None and log.epoch == message.epoch else None
         ctx.send(
             sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied)
         )

@@ -22,6 +22,7 @@ from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import ReplyEntry
 from hams_protocol.outbox import Outbox
+from hams_protocol.replica.following import Following
 from hams_protocol.topology import ReplicaSet
 
 
@@ -64,24 +65,21 @@ class ShardRoles:
         owner, follower = self.owners.get(shard), self.followers.get(shard)
         if roles.primary == me:
             if owner is not None and owner.epoch == roles.epoch:
-                owner.halted = -1
-                owner.replication.roles_changed(roles)
+                owner.frozen.thaw(self._ctx.generation)
+                owner.replication.sync(roles)
             else:
                 self._own(shard, roles)
         elif me in roles.in_sync:
             if follower is not None and follower.epoch == roles.epoch and follower.log is not None:
-                follower.admitted()
-                follower.owner, follower.frozen = roles.primary, -1
+                follower.following.named(roles, in_sync=True)
             else:
                 self._follow(shard, roles)
         elif me in roles.joining:
-            if follower is not None and follower.epoch == roles.epoch and follower.joining:
-                follower.owner, follower.frozen = roles.primary, -1
+            if follower is not None and follower.epoch == roles.epoch and not follower.following.in_sync:
+                follower.following.named(roles, in_sync=False)
             else:
                 self._leave(shard)
-                self.followers[shard] = ShardFollower(
-                    self._ctx, shard, roles.name, roles.epoch, roles.primary, None, joining=True
-                )
+                self.followers[shard] = ShardFollower(self._ctx, shard, roles, None, in_sync=False)
         else:
             self._leave(shard)
 
@@ -110,9 +108,7 @@ class ShardRoles:
         if log is None:
             raise Misfit(f"named in sync in {roles.name}, epoch {roles.epoch}, without a log that fits")
         self._leave(shard)
-        self.followers[shard] = ShardFollower(
-            self._ctx, shard, roles.name, roles.epoch, roles.primary, log, joining=False
-        )
+        self.followers[shard] = ShardFollower(self._ctx, shard, roles, log, in_sync=True)
 
     def _log_for(self, shard: int, roles: ReplicaSet) -> ShardLog | None:
         """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None
@@ -140,7 +136,7 @@ class ShardRoles:
 
     def _sending_epoch(self, request: RequestId) -> int | None:
         owner = self.owners.get(request.shard)
-        return None if owner is None or owner.halted >= 0 else owner.epoch
+        return None if owner is None or owner.frozen.stands else owner.epoch
 
     # -- logs that outlive an id -----------------------------------------------------------------------------
 
@@ -151,7 +147,7 @@ class ShardRoles:
         log: ShardLog | None = None
         if owner is not None:
             log = owner.log
-        elif follower is not None and not follower.joining:
+        elif follower is not None and follower.following.in_sync:
             log = follower.log
         if log is None and self.kept is not None:
             log = self.kept.logs.get(shard)
@@ -182,6 +178,10 @@ class ShardRoles:
         roles = self._ctx.knowledge.set_of(self.names[shard])
         return roles.epoch == log.epoch and holder in roles.members
 
+    def following(self) -> list[Following]:
+        """The ties of all followed shards to their owners."""
+        return [follower.following for follower in self.followers.values()]
+
     # -- what they are ---------------------------------------------------------------------------------------
 
     def logs(self) -> list[ShardLog]:
@@ -194,10 +194,11 @@ class ShardRoles:
         """The shards in which this instance has a role."""
         statuses = []
         for owner in self.owners.values():
-            statuses.append(_status(owner.name, "primary", owner.epoch, owner.log, owner.halted >= 0))
+            statuses.append(_status(owner.name, "primary", owner.epoch, owner.log, owner.frozen.stands))
         for follower in self.followers.values():
-            role = "joining" if follower.joining else "backup"
-            statuses.append(_status(follower.name, role, follower.epoch, follower.log, follower.frozen >= 0))
+            ties = follower.following
+            role = "backup" if ties.in_sync else "joining"
+            statuses.append(_status(follower.name, role, follower.epoch, follower.log, ties.frozen.stands))
         return tuple(sorted(statuses, key=lambda item: item.name))
 
 

@@ -10,8 +10,9 @@ it is not acknowledged before.
 from collections import deque
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.frontend.broadcast import CompletionBroadcast
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.owner import COMPLETE, ShardOwner
 from hams_protocol.gossip import Gossip
 from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
@@ -55,7 +56,7 @@ class SinkDesk:
         if owner is None and not again and number is not None:
             self._undecided.append((sender, message))  # its sender may know before us that the shard is ours
             return
-        if owner is None or owner.halted >= 0 or number is None:
+        if owner is None or owner.frozen.stands or number is None:
             return
         live = owner.live.get(token.request.n)
         if live is None:

@@ -9,7 +9,8 @@ from heapq import heappop, heappush
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.frontend.context import FOREVER, FrontendContext
+from hams_protocol.due import FOREVER
+from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.messages import AskDurable, Token
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from hams_protocol import limits
 from hams_protocol.context import Context
 from hams_protocol.due import FOREVER, Due
-from hams_protocol.effects import NoteApply, PreloadState, Propose
+from hams_protocol.effects import NoteApply, PreloadState
 from hams_protocol.events import Loaded
 from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
@@ -19,14 +19,14 @@ from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
     AskApplied,
-    AskCopy,
-    AskDurable,
-    Leave,
     Message,
     RecordAck,
     StateCopy,
     StateRecord,
 )
+from hams_protocol.replica.following import Following
+from hams_protocol.replica.proposals import Proposals
+from hams_protocol.stateful.notices import ask_durable
 from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
@@ -44,7 +44,6 @@ class Replica(Protocol):
     model_ready: bool
     warm: bool
     warming: bool
-    proposing: bool
 
     def fits(self, layout: str) -> bool:
         """Whether a state of this layout can be taken over."""
@@ -60,25 +59,30 @@ class Replica(Protocol):
 
 
 class Backup(Role):
-    """The backup (or joiner) role of one instance in one epoch."""
+    """The backup (or joiner) role of one instance in one epoch; or what a keeper holds, without `proposals`
+    (`Frozen`)."""
 
-    def __init__(self, machine: Replica, replica_set: ReplicaSet, in_sync: bool) -> None:
+    def __init__(
+        self, machine: Replica, replica_set: ReplicaSet, in_sync: bool, proposals: Proposals | None
+    ) -> None:
         super().__init__(machine.ctx)
         self._m = machine
-        self._primary = replica_set.primary
         self._epoch = replica_set.epoch
-        self.in_sync = in_sync
+        self.following = Following(
+            machine.ctx, machine.knowledge, proposals, replica_set, in_sync, self.ask_copy
+        )
         newest = machine.store.newest
         self.applied = newest.number if newest is not None and in_sync else -1
         self._held: deque[StateRecord] = deque()
         self._early: dict[int, StateRecord] = {}
-        self._frozen_in = -1
-        self._thaw_at = FOREVER
         self._said = (-1, -1)
         self._waiting_since = FOREVER
-        self._asked_copy_at = FOREVER
-        self._leave_due = FOREVER
         self._preloaded = False
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the topology says so; of a keeper, that it is one."""
+        return self.following.in_sync
 
     @property
     def name(self) -> str:
@@ -110,17 +114,13 @@ class Backup(Role):
     def ask_copy(self) -> None:
         """A joiner asks for the newest durable version, or, once it holds one, says again how far it has
         come."""
-        self._asked_copy_at = self._ctx.now
-        assert self._primary is not None, "a joiner has somebody to copy from"
-        known = self.received if self.applied >= 0 else -1
-        ask = AskCopy(self._m.operator.name, self._epoch, known, self._m.knowledge.topology.generation)
-        self._ctx.send(self._primary, ask)
+        self.following.ask_copy(self.received if self.applied >= 0 else -1)
         self._acknowledge(again=True)
 
     def _copied(self, copy: StateCopy) -> None:
         if self.in_sync:
             return
-        self._asked_copy_at = self._ctx.now
+        self.following.got_on()
         if copy.version <= self.received:
             self._acknowledge(again=True)
             return
@@ -180,7 +180,7 @@ class Backup(Role):
     def _record(self, sender: InstanceId, record: StateRecord) -> None:
         if record.epoch != self._epoch:
             return
-        if self._frozen_in >= 0:
+        if self.following.frozen.stands:
             return
         if record.state is not None and record.state.defect:
             # what it holds so far is worth more than an end: its primary drops a backup that does not receive
@@ -193,7 +193,7 @@ class Backup(Role):
             self._acknowledge(again=True)
             return
         self._held.append(record)
-        self._asked_copy_at = self._ctx.now
+        self.following.got_on()
         self._adopt_early()
         self.apply()
         self._acknowledge()
@@ -208,7 +208,7 @@ class Backup(Role):
 
     def apply(self) -> None:
         """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
-        if self._frozen_in >= 0:
+        if self.following.frozen.stands:
             return
         m, before = self._m, self.applied
         name, knowledge = m.operator.name, m.knowledge
@@ -238,10 +238,11 @@ class Backup(Role):
 
     def _acknowledge(self, again: bool = False) -> None:
         said = (self.received, self.applied if self.in_sync or self._preloaded else -1)
-        if self._primary is None or self.applied < 0 or (said == self._said and not again):
+        leader = self.following.leader
+        if leader is None or self.applied < 0 or (said == self._said and not again):
             return
         self._said = said
-        self._ctx.send(self._primary, RecordAck(self._m.operator.name, self._epoch, *said))
+        self._ctx.send(leader, RecordAck(self._m.operator.name, self._epoch, *said))
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
@@ -254,38 +255,20 @@ class Backup(Role):
         self._ctx.emit(note)
         self._acknowledge()
 
-    def freeze(self, generation: int) -> None:
-        """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
-        self._frozen_in = max(self._frozen_in, generation)
-        self._thaw_at = self._ctx.now + limits.frozen_max_s
-
-    def thaw(self, generation: int) -> None:
-        """A higher generation than the freeze's: that attempt can no longer commit."""
-        if generation > self._frozen_in:
-            self._frozen_in = -1
-            self._thaw_at = FOREVER
-
     def drain(self) -> None:
         """A joiner need not ask."""
         if self.in_sync:
-            self.leave()
+            self.following.leave()
 
     def durable_rose(self) -> None:
         """Held records may be applied now."""
         self.apply()
 
-    def leave(self) -> None:
-        """This instance is to end: it says so again and again, and is a backup like any other until the
-        topology names it no more."""
-        self._leave_due = self._ctx.now + limits.resend_after_s
-        if self._primary is not None:
-            self._ctx.send(self._primary, Leave(self._m.operator.name, self._epoch))
-
     # -- time ------------------------------------------------------------------------------------------------
 
     def peer_up(self, peer: InstanceId) -> None:
         """The connection to the primary stands again."""
-        if peer != self._primary:
+        if peer != self.following.leader:
             return
         if self.applied >= 0:
             self._acknowledge(again=True)
@@ -293,36 +276,17 @@ class Backup(Role):
             self.ask_copy()
 
     def dues(self) -> list[Due]:
-        """Ask again: to be let go, for a copy, for notices that may be lost; and end a freeze that nobody
-        ends."""
-        copy_at = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
-        thaw_at = FOREVER if self._m.proposing else self._thaw_at
+        """What a follower does; ask for notices that may be lost."""
         return [
-            (self._leave_due, self.leave),
-            (copy_at, self.ask_copy),
+            *self.following.dues(),
             (self._waiting_since + limits.ask_after_s, self._ask_durable),
-            (thaw_at, self._end_freeze),
         ]
 
     def _ask_durable(self) -> None:
-        """What the oldest held record waits for: the notice may be lost."""
+        """What the oldest held record waits for."""
         m = self._m
         self._waiting_since = self._ctx.now
-        for dep in self._held[0].deps:
-            owner = m.knowledge.set_of(dep.op).primary
-            if (
-                dep.op != m.operator.name
-                and owner is not None
-                and m.knowledge.status_of(dep) is not Status.DURABLE
-            ):
-                self._ctx.send(owner, AskDurable(dep.op))
-
-    def _end_freeze(self) -> None:
-        """Whoever froze this set has given up, or is gone, and its primary may live: the next generation,
-        with nothing changed, ends the attempt."""
-        self._m.proposing = True
-        self._thaw_at = self._ctx.now + limits.frozen_max_s
-        self._ctx.emit(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
+        ask_durable(self._ctx, m.knowledge, m.operator.name, self._held[0].deps)
 
 
 FOREVER_VERSION = 1 << 62

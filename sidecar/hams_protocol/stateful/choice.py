@@ -9,14 +9,14 @@ must not count for another copy.
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
-from hams_protocol.stateful.followers import Follower, Followers
+from hams_protocol.replica.followers import Followers
+from hams_protocol.replica.progress import Progress
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
-
-FOREVER = float("inf")
 
 
 class KeeperChoice:
@@ -33,7 +33,7 @@ class KeeperChoice:
         self._done: dict[InstanceId, None] = {}
 
     @property
-    def called(self) -> Follower | None:
+    def called(self) -> Progress | None:
         """The one that is being copied to, and not named yet."""
         return None if self._followers.called is None else self._followers.all[self._followers.called]
 
@@ -82,7 +82,7 @@ class KeeperChoice:
         """Whether it is known that the one that was called is not named, and will not be."""
         return self._m.knowledge.topology.generation > self._proposed_in
 
-    def is_vain(self, follower: Follower, patience_s: float) -> bool:
+    def is_vain(self, follower: Progress, patience_s: float) -> bool:
         """Whether the one that was called is of no use: it is not wanted any more, is gone, is to end, or
         does not answer."""
         gone = follower.down_since != FOREVER or follower.instance not in self._m.members
@@ -90,7 +90,7 @@ class KeeperChoice:
         late = follower.applied < 0 and self._ctx.now >= self._called_at + patience_s
         return not self.is_wanted() or gone or revoked or late or follower.leaves_at != FOREVER
 
-    def call(self) -> Follower | None:
+    def call(self) -> Progress | None:
         """The next one, if there is any: on another host than this one where that is known, a frontend last,
         and where few states are kept."""
         m = self._m

@@ -125,7 +125,7 @@ class Execution:
         self.deps = deps or self.deps
         self.seq = version
         m.lineage.add(units, m.knowledge.completed)
-        self._durability.executed(units)
+        self._durability.notices.executed(units)
         if not m.mode.replicates:
             self._durability.durable = version
             before.record = StateRecord(

@@ -21,13 +21,13 @@ from hams_protocol.messages import (
     AskCopy,
     Freeze,
     FreezeAnswer,
-    Leave,
     Message,
     Refused,
     RoleReport,
     StateCopy,
     StateRecord,
 )
+from hams_protocol.replica.freeze import refusal
 from hams_protocol.stateful.backup import Backup
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
@@ -54,12 +54,9 @@ class HeldState:
         self.warm = True
         """There is no model to be warmed, so nothing to wait for."""
         self.warming = False
-        self.proposing = True
-        """It proposes nothing: whoever froze it has revoked the primary before, or has that go back, and
-        other managers go on."""
         self.epoch = replica_set.epoch
         self.copied_by = -FOREVER
-        self.backup = Backup(self, replica_set, in_sync=False)
+        self.backup = Backup(self, replica_set, False, None)
 
     def fits(self, layout: str) -> bool:
         """Any state does."""
@@ -76,13 +73,15 @@ class HeldState:
         """Bytes of all versions held, with what their records carry."""
         return self.store.nbytes + sum(version.carried_nbytes for version in self.store.versions)
 
-    def go_on(self, replica_set: ReplicaSet, end: int) -> None:
+    def go_on(self, replica_set: ReplicaSet, end: int, leaving: bool) -> None:
         """Its set has a fresh primary in the next epoch, which goes on from `end`."""
         self.store.rollback(end)
         self.lineage.rollback(end)
         self.epoch = replica_set.epoch
-        self.backup = Backup(self, replica_set, in_sync=True)
+        self.backup = Backup(self, replica_set, True, None)
         self.backup.resumed(end)
+        if leaving:
+            self.backup.drain()
 
 
 class Keeper(Timed):
@@ -103,7 +102,7 @@ class Keeper(Timed):
         self._instance = instance
         self._knowledge = knowledge
         self._own = own
-        self._leaving_due = FOREVER
+        self._leaving = False
         self.states: dict[str, HeldState] = {}
 
     def is_for(self, message: Message) -> bool:
@@ -145,7 +144,7 @@ class Keeper(Timed):
             return
         held = self.states.get(copy.op)
         if held is None:
-            if self._leaving_due != FOREVER or not self._has_room(copy):
+            if self._leaving or not self._has_room(copy):
                 return
             held = self.states[copy.op] = HeldState(
                 self._ctx, self._graph, copy.op, self._knowledge, replica_set
@@ -191,17 +190,13 @@ class Keeper(Timed):
     def _freeze(self, freeze: Freeze) -> FreezeAnswer | Refused:
         """Like a backup's answer."""
         generation = self._knowledge.topology.generation
-        if freeze.generation != generation:
-            why = (
-                "a newer topology"
-                if freeze.generation < generation
-                else "the topology of the question is not"
-            )
-            return Refused(freeze.attempt, generation, freeze.name, f"{why} known here")
+        refused = refusal(freeze, self._instance, generation)
+        if refused is not None:
+            return refused
         held = self.states.get(freeze.name)
         version = None
         if held is not None and held.epoch == freeze.epoch and self._is_named(freeze.name, held):
-            held.backup.freeze(freeze.generation)
+            held.backup.following.frozen.freeze(freeze.generation)
             version = held.store.at_or_below(held.backup.applied)
         applied, chain = (None, "") if version is None else (version.number, version.record.chain)
         return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
@@ -229,8 +224,7 @@ class Keeper(Timed):
             named = self._instance in replica_set.keepers
             if replica_set.epoch == held.epoch:
                 if named:
-                    held.backup.in_sync = True
-                    held.backup.thaw(self._knowledge.topology.generation)
+                    held.backup.following.named(replica_set, in_sync=True)
                     held.backup.apply()
                 elif held.backup.in_sync or replica_set.in_sync or replica_set.keepers:
                     del self.states[op]
@@ -238,7 +232,7 @@ class Keeper(Timed):
             end = replica_set.end_of(held.epoch)
             version = None if end is None else held.store.find(end)
             if named and end is not None and replica_set.epoch == held.epoch + 1 and version is not None:
-                held.go_on(replica_set, end)
+                held.go_on(replica_set, end, self._leaving)
             else:
                 del self.states[op]
 
@@ -263,14 +257,10 @@ class Keeper(Timed):
 
     def leave(self) -> None:
         """This instance is to end: it asks again and again to be let go, and is a keeper until it is."""
-        self._leaving_due = self._ctx.now + limits.resend_after_s
-        for op, held in self.states.items():
-            if (primary := self._knowledge.set_of(op).primary) is not None:
-                self._ctx.send(primary, Leave(op, held.epoch))
+        self._leaving = True
+        for held in self.states.values():
+            held.backup.following.leave()
 
     def dues(self) -> list[Due]:
-        """Ask again to be let go; what the states' replicas are to do."""
-        dues: list[Due] = [(self._leaving_due if self.states else FOREVER, self.leave)]
-        for held in self.states.values():
-            dues += held.backup.dues()
-        return dues
+        """What the states' replicas are to do."""
+        return [due for held in self.states.values() for due in held.backup.dues()]

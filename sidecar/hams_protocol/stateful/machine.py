@@ -52,6 +52,8 @@ from hams_protocol.messages import (
     StateRecord,
     Token,
 )
+from hams_protocol.replica.links import Links
+from hams_protocol.replica.proposals import Proposals
 from hams_protocol.stateful.backup import Backup
 from hams_protocol.stateful.checkpoints import Checkpoints
 from hams_protocol.stateful.fetching import Fetching
@@ -101,9 +103,10 @@ class StatefulMachine(Vertex):
         self.epoch = 0
         self._stopped = False
         self._ticked_at = -FOREVER
-        self._draining = False
+        self.draining = False
         self.captures_open = 0
-        self.proposing = False
+        self.links = Links()
+        self.proposals = Proposals(self.ctx, self.knowledge)
         self._early_acks: dict[InstanceId, RecordAck] = {}
         self._early_asks: dict[InstanceId, AskCopy] = {}
         self._reported: dict[str, int] = {}
@@ -117,7 +120,7 @@ class StatefulMachine(Vertex):
         ctx = self.ctx
         ctx.begin(now)
         self.handle(event)
-        if self._draining and not self.is_over() and self._has_nothing_to_hand_over():
+        if self.draining and not self.is_over() and self._has_nothing_to_hand_over():
             self._stop("drained")
         if self.is_over():
             return ctx.up_to_stop()
@@ -273,14 +276,17 @@ class StatefulMachine(Vertex):
 
     def peer_up(self, peer: InstanceId) -> None:
         """See `Vertex`."""
+        self.links.stands(peer)
         self._role.peer_up(peer)
 
     def peer_down(self, peer: InstanceId, refused: bool) -> None:
         """See `Vertex`."""
+        self.links.broke(peer, refused, self.ctx.now)
         self._role.peer_down(peer, refused)
 
     def members_changed(self) -> None:
         """See `Vertex`."""
+        self.links.forget({*self.members, *self.knowledge.topology.instances})
         self._role.members_changed()
 
     # -- events of the model and of etcd ---------------------------------------------------------------------
@@ -310,16 +316,16 @@ class StatefulMachine(Vertex):
             self._role.model_died(event)
             self.ctx.emit(RestartModel(event.reason))
         elif isinstance(event, CasFailed | CasDone):
-            self.proposing = False
-            self._role.proposal_settled(event)
+            self.proposals.settled(failed=isinstance(event, CasFailed))
+            self._role.proposal_settled()
             self.learn_revision(event.topology, event.revision)
         elif isinstance(event, CasUnknown):
-            self.proposing = False
-            self._role.proposal_unknown()
+            self.proposals.settled(failed=True)
         elif isinstance(event, Drain):
             self._drain()
         elif isinstance(event, Late):
             self.lateness.late(event.by_s, self.ctx.now)
+            self.links.late(event.by_s, self.ctx.now)
             self._role.late(event.by_s)
         elif isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
@@ -327,7 +333,7 @@ class StatefulMachine(Vertex):
     def _drain(self) -> None:
         """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
         by nobody ends at once."""
-        self._draining = True
+        self.draining = True
         self.keeper.leave()
         self._role.drain()
 
@@ -429,7 +435,7 @@ class StatefulMachine(Vertex):
         """It had a role in its set, and has none any more."""
         if self.keeper.is_needed:
             self._stay_as_keeper()
-        elif self._draining:
+        elif self.draining:
             self._stop("drained: the topology has let it go", keep=True)
         else:
             self._stop("deposed: the topology gives this instance no role any more", keep=True)
@@ -440,8 +446,8 @@ class StatefulMachine(Vertex):
         self.become(self._standby)
         self.store.clear()
         self.lineage.clear()
-        if not self._draining:
-            self._draining = True
+        if not self.draining:
+            self.draining = True
             self.keeper.leave()
 
     def _as_primary(self, replica_set: ReplicaSet) -> None:
@@ -470,7 +476,7 @@ class StatefulMachine(Vertex):
                 self.operator.name, self.knowledge.topology.generation, replica_set.epoch, end, self.instance
             )
         )
-        primary = Primary(self, replica_set, self._draining)
+        primary = Primary(self, replica_set)
         self.become(primary)
         primary.promoted()
         self._adopt_early_acks()
@@ -600,7 +606,7 @@ class StatefulMachine(Vertex):
         self.store.start(record, copy.state)
         self.lineage.clear()
         self.lineage.add(copy.units, self.knowledge.completed)
-        primary = Primary(self, replica_set, self._draining)
+        primary = Primary(self, replica_set)
         self.become(primary)
         generation = self.knowledge.topology.generation
         note = NoteFailover(copy.op, generation, replica_set.epoch, copy.version, self.instance)
@@ -610,8 +616,7 @@ class StatefulMachine(Vertex):
 
     def _as_backup(self, replica_set: ReplicaSet) -> None:
         if self.backup is not None and self.epoch == replica_set.epoch:
-            self.backup.thaw(self.knowledge.topology.generation)
-            self.backup.in_sync = True
+            self.backup.following.named(replica_set, in_sync=True)
             self.backup.apply()
             return
         if not self._resume_kept(replica_set) and not self._is_member:
@@ -622,16 +627,16 @@ class StatefulMachine(Vertex):
             self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
             return
         self._begin_epoch(replica_set.epoch)
-        backup = Backup(self, replica_set, in_sync=True)
+        backup = Backup(self, replica_set, True, self.proposals)
         self.become(backup)
         backup.resumed(end)
-        if self._draining:
-            backup.leave()
+        if self.draining:
+            backup.drain()
 
     def _as_joiner(self, replica_set: ReplicaSet) -> None:
         if not self.model_ready or replica_set.primary is None:
             return
-        if self.backup is None and self._draining:
+        if self.backup is None and self.draining:
             # It is to end: it joins nothing. One that has handed its set over, and was then dropped and named
             # again before it heard of that, ends now.
             if self.primary is not None:
@@ -651,7 +656,7 @@ class StatefulMachine(Vertex):
         self.store.clear()
         self.lineage.clear()
         self._begin_epoch(replica_set.epoch)
-        backup = Backup(self, replica_set, in_sync=False)
+        backup = Backup(self, replica_set, False, self.proposals)
         self.become(backup)
         backup.ask_copy()
 

@@ -22,8 +22,6 @@ from hams_protocol.events import (
     BatchDone,
     BatchFailed,
     Captured,
-    CasDone,
-    CasFailed,
     Loaded,
     ModelDied,
     UnitResult,
@@ -55,11 +53,11 @@ if TYPE_CHECKING:
 class Primary(Role):
     """The primary role of one instance in one epoch."""
 
-    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, draining: bool = False) -> None:
+    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet) -> None:
         super().__init__(machine.ctx)
         self._m = machine
         self._epoch = replica_set.epoch
-        self._durability = Durability(machine, replica_set)
+        self._durability = Durability(machine, replica_set, self._is_risky)
         self._execution = Execution(machine, replica_set.epoch, self._durability)
         self._fences = Fences(machine, replica_set.epoch)
         self._batch = 0
@@ -69,7 +67,6 @@ class Primary(Role):
         self._loads = 0
         self._suspected_at = FOREVER
         self.loading = False
-        self._draining = draining
 
     @property
     def name(self) -> str:
@@ -88,7 +85,7 @@ class Primary(Role):
 
     def drain(self) -> None:
         """It hands its set over as soon as it can."""
-        self._draining = True
+        self._durability.wishing = True
 
     # -- what becomes durable --------------------------------------------------------------------------------
 
@@ -106,7 +103,7 @@ class Primary(Role):
 
     def members_changed(self) -> None:
         """Followers may be gone."""
-        self._durability.drop_gone()
+        self._durability.wishing = True
 
     def peer_up(self, peer: InstanceId) -> None:
         """See `Durability`."""
@@ -116,13 +113,9 @@ class Primary(Role):
         """See `Durability`."""
         self._durability.peer_down(peer, refused)
 
-    def proposal_settled(self, event: CasDone | CasFailed) -> None:
+    def proposal_settled(self) -> None:
         """See `Durability`."""
-        self._durability.proposal_settled(event)
-
-    def proposal_unknown(self) -> None:
-        """See `Durability`."""
-        self._durability.proposal_unknown()
+        self._durability.proposal_settled()
 
     def late(self, by_s: float) -> None:
         """See `Durability`."""
@@ -226,22 +219,20 @@ class Primary(Role):
         """Let the next update in, form the next batch."""
         if self._wanted:
             self._try_update()
-        m = self._m
-        leaving = self._durability.leaving
-        self._durability.find_keeper()
-        if self._draining or leaving.some:
-            self._arrange()
-        if self._draining and leaving.successor() is not None:
+        m, durability = self._m, self._durability
+        durability.find_keeper()
+        durability.reconsider()
+        if m.draining and durability.successor() is not None:
             if not self._running and not self.loading:
                 self._hand_over()
-        elif self._durability.is_handed_over:
-            self._durability.settle()
+        elif durability.is_handed_over:
+            durability.settle()
         elif not self._running and not self.loading and m.model_ready:
             self._form_batches()
 
-    def _arrange(self) -> None:
-        risky = any(unit.attempts for unit in self._running)
-        self._durability.arrange(self._draining, risky)
+    def _is_risky(self) -> bool:
+        """Whether a suspect runs (section 3)."""
+        return any(unit.attempts for unit in self._running)
 
     def _form_batches(self) -> None:
         """Run what may run, until a batch is under way or nothing is left."""
@@ -499,13 +490,11 @@ class Primary(Role):
     # -- time ------------------------------------------------------------------------------------------------
 
     def dues(self) -> list[Due]:
-        """The next batch and the next step of who is to end; say again that it cannot go on; what durability
-        waits for."""
+        """What durability waits for; say again that it cannot go on; the next batch."""
         m = self._m
         idle = not self._running and not self.loading and m.model_ready and not m.attempts.holds
         return [
             *self._durability.dues(),
-            (self._durability.arrange_at, self._arrange),
             (self._suspected_at + limits.suspect_again_after_s, self._suspect_again),
             (m.queue.deadline() if idle else FOREVER, self.pump),
         ]

@@ -20,6 +20,7 @@ from hams_protocol.messages import (
     Refused,
     RoleReport,
 )
+from hams_protocol.replica.freeze import refusal
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -51,15 +52,12 @@ class Questions:
         """Take no record of this epoch any more; how far has it been applied?"""
         m = self._m
         generation = m.knowledge.topology.generation
-        if freeze.generation < generation:
-            return Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here")
-        if freeze.generation > generation:
-            return Refused(
-                freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet"
-            )
+        refused = refusal(freeze, m.instance, generation)
+        if refused is not None:
+            return refused
         version = None
         if m.backup is not None and m.backup.in_sync and m.epoch == freeze.epoch:
-            m.backup.freeze(freeze.generation)
+            m.backup.following.frozen.freeze(freeze.generation)
             version = m.store.at_or_below(m.backup.applied)
         elif m.kept is not None and m.kept.epoch == freeze.epoch:
             version = m.kept.newest(m.knowledge)

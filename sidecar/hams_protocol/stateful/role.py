@@ -11,8 +11,6 @@ from hams_protocol.events import (
     BatchDone,
     BatchFailed,
     Captured,
-    CasDone,
-    CasFailed,
     Loaded,
     ModelDied,
     UpdateWanted,
@@ -72,11 +70,8 @@ class Role(Timed):
         """Whether a manager's Fence keeps these dependencies out for now."""
         return False
 
-    def proposal_settled(self, event: CasDone | CasFailed) -> None:
+    def proposal_settled(self) -> None:
         """What this role has proposed is committed, or was overtaken."""
-
-    def proposal_unknown(self) -> None:
-        """Nobody knows yet what became of it."""
 
     def late(self, by_s: float) -> None:
         """This instance's own loop was late."""

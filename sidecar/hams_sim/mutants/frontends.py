@@ -16,12 +16,10 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "frontend.replication",
-                "Replication.wish",
-                "return shrink(topology, name, owner, epoch, instance)",
-                "if instance in self._followers:\n"
-                "    self._followers[instance].counted = False\n"
-                "return shrink(topology, name, owner, epoch, instance)",
+                "replica.leader",
+                "Leader._drop",
+                "if changed is not None:\n    return changed",
+                'if changed is not None:\n    follower.ack = not hasattr(self, "_log")\n    return changed',
             ),
         ),
     ),
@@ -29,18 +27,25 @@ MUTANTS: dict[str, Mutant] = {
         "a joiner is declared in sync while it is not in the ack set",
         "2 and 5",
         (
-            Edit("frontend.replication", "Replication._count", "follower.counted = True", "pass"),
             Edit(
-                "frontend.replication",
-                "Replication.copy_wanted",
-                "self._ctx.wishing = False",
-                "self._ctx.wishing = True",
+                "replica.leader",
+                "Leader.consider",
+                "follower.ack = True",
+                'follower.ack = not hasattr(self, "_log")',
             ),
             Edit(
                 "frontend.replication",
-                "Replication.wish",
-                "if follower is not None and self._may_be_admitted(follower):",
-                "if follower is not None:",
+                "Replication.copy_to",
+                "follower.is_sent_copy(self._log.committed, 0, self._ctx.now)",
+                "follower.is_sent_copy(self._log.committed, 0, self._ctx.now)\nself.wishing = True",
+            ),
+            Edit(
+                "replica.leader",
+                "Leader._is_admissible",
+                "return (",
+                'if hasattr(self, "_log"):\n'
+                "    return not follower.in_sync and not follower.copying\n"
+                "return (",
             ),
         ),
     ),
@@ -49,10 +54,10 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "frontend.replication",
-                "Replication.committable",
-                "counted = self._in_sync - self._dropping",
-                "counted = self._in_sync",
+                "replica.followers",
+                "Followers.some_protects",
+                "return not self.dropping.issuperset(self._in_sync)",
+                "return bool(self._in_sync)",
             ),
         ),
     ),
@@ -138,7 +143,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "frontend.machine",
                 "FrontendMachine._rare",
-                "self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))",
+                "owner.replication.peer_down(event.peer, event.refused)",
                 "pass",
             ),
         ),
@@ -194,7 +199,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "frontend.follower",
                 "ShardFollower.append",
-                "if log is None or self.frozen >= 0:",
+                "if log is None or self.following.frozen.stands:",
                 "if log is None:",
             ),
         ),
@@ -231,7 +236,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "frontend.changes",
                 "Changes.drain",
-                "followed = [item for item in self._roles.followers.values() if not item.joining]",
+                "followed = [item for item in self._roles.following() if item.in_sync]",
                 "followed = []",
             ),
             Edit(
@@ -295,10 +300,9 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "frontend.replication",
-                "Replication.acknowledged",
-                "follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now\n"
-                "follower.silent_since = follower.stalled_since",
+                "replica.followers",
+                "Followers.acknowledge",
+                "follower.progress_at = follower.silent_since = now",
                 "pass",
             ),
         ),

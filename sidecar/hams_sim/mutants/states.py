@@ -8,10 +8,16 @@ MUTANTS: dict[str, Mutant] = {
         "7",
         (
             Edit(
-                "stateful.backup",
-                "Backup.freeze",
-                "self._thaw_at = self._ctx.now + limits.frozen_max_s",
-                "self._thaw_at = self._ctx.now + limits.frozen_max_s\nself._held.clear()",
+                "stateful.questions",
+                "Questions.freeze",
+                "m.backup.following.frozen.freeze(freeze.generation)",
+                "m.backup.following.frozen.freeze(freeze.generation)\nm.backup._held.clear()",
+            ),
+            Edit(
+                "stateful.keeper",
+                "Keeper._freeze",
+                "held.backup.following.frozen.freeze(freeze.generation)",
+                "held.backup.following.frozen.freeze(freeze.generation)\nheld.backup._held.clear()",
             ),
         ),
     ),
@@ -22,7 +28,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability._settled",
-                "if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE:",
+                "if knowledge.status(others(version.record.deps, self.name)) is not Status.DURABLE:",
                 "if False:",
             ),
         ),
@@ -113,7 +119,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 "stateful.durability",
-                "Durability._copy",
+                "Durability.copy_to",
                 "version = m.store.at_or_below(number)",
                 "number = self._ready_up_to()\nversion = m.store.at_or_below(number)",
             ),
@@ -125,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 "stateful.durability",
-                "Durability._copy",
+                "Durability.copy_to",
                 "units = bare(m.lineage.up_to(version.number), m.knowledge)",
                 "units = ()",
             ),
@@ -162,10 +168,11 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.advance",
-                "    target = -1 if self._blocked else self._settled()",
-                "    target = -1 if self._blocked else self._settled()\n"
+                "elif target is None:\n    target = self._settled()",
+                "elif target is None:\n"
+                "    target = self._settled()\n"
                 "else:\n"
-                "    target = max(follower.applied for follower in self._followers.ack_set)",
+                "    target = max(follower.applied for follower in self.followers.ack_set)",
             ),
         ),
     ),
@@ -210,7 +217,7 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "stateful.followers",
+                "replica.followers",
                 "Followers.applied_by_all",
                 "applied = [follower.applied for follower in self.all.values() if follower.ack]",
                 "applied = [\n"
@@ -236,14 +243,21 @@ MUTANTS: dict[str, Mutant] = {
     "frozen-keeper-goes-on": Mutant(
         "a keeper that has answered a Freeze goes on applying records",
         "7.2",
-        (Edit("stateful.keeper", "Keeper._freeze", "held.backup.freeze(freeze.generation)", "pass"),),
+        (
+            Edit(
+                "stateful.keeper",
+                "Keeper._freeze",
+                "held.backup.following.frozen.freeze(freeze.generation)",
+                "pass",
+            ),
+        ),
     ),
     "frozen-takes-records": Mutant(
         "a frozen backup goes on taking records of the old epoch",
         "7.2",
         (
-            Edit("stateful.backup", "Backup._record", "if self._frozen_in >= 0:", "if False:"),
-            Edit("stateful.backup", "Backup.apply", "if self._frozen_in >= 0:", "if False:"),
+            Edit("stateful.backup", "Backup._record", "if self.following.frozen.stands:", "if False:"),
+            Edit("stateful.backup", "Backup.apply", "if self.following.frozen.stands:", "if False:"),
         ),
     ),
     "goes-on-after-hand-over": Mutant(
@@ -353,10 +367,10 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "stateful.durability",
-                "Durability.drop_gone",
-                "self._propose(changed)",
-                "self._followers.all[member].ack = False\nself._propose(changed)",
+                "replica.leader",
+                "Leader._drop",
+                "if changed is not None:\n    return changed",
+                'if changed is not None:\n    follower.ack = hasattr(self, "_log")\n    return changed',
             ),
         ),
     ),
@@ -410,7 +424,14 @@ MUTANTS: dict[str, Mutant] = {
     "old-freeze-accepted": Mutant(
         "a Freeze of a generation that has passed is answered",
         "7",
-        (Edit("stateful.questions", "Questions.freeze", "if freeze.generation < generation:", "if False:"),),
+        (
+            Edit(
+                "replica.freeze",
+                "refusal",
+                "if freeze.generation != generation:",
+                "if freeze.generation > generation:",
+            ),
+        ),
     ),
     "oldest-not-asked-for": Mutant(
         "a primary asks only for what its newest state depends on",
@@ -419,8 +440,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability._ask_waiting",
-                "self._ask_durable(self._oldest_pending())",
-                "pass",
+                "for deps in ((() if primary is None else primary.deps), self._oldest_pending()):",
+                "for deps in ((() if primary is None else primary.deps),):",
             ),
         ),
     ),
@@ -453,10 +474,7 @@ MUTANTS: dict[str, Mutant] = {
         "8, I6",
         (
             Edit(
-                "stateful.durability",
-                "Durability._proposed",
-                "self._m.proposing = True",
-                "self._m.proposing = False",
+                "replica.proposals", "Proposals.propose", "self._under_way = True", "self._under_way = False"
             ),
         ),
     ),
@@ -465,7 +483,7 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "stateful.followers",
+                "replica.followers",
                 "Followers.acknowledge",
                 "follower.applied = max(follower.applied, applied)",
                 "follower.applied = max(follower.applied, received)",
@@ -475,7 +493,7 @@ MUTANTS: dict[str, Mutant] = {
     "record-ack-of-old-epoch": Mutant(
         "an acknowledgement of an epoch that has ended counts in the next one",
         "2",
-        (Edit("stateful.durability", "Durability._record_ack", "if ack.epoch != self._epoch:", "if False:"),),
+        (Edit("stateful.durability", "Durability._record_ack", "if ack.epoch != self.epoch:", "if False:"),),
     ),
     "record-of-old-epoch": Mutant(
         "a backup takes records of an epoch older than the one it knows",
@@ -533,7 +551,20 @@ MUTANTS: dict[str, Mutant] = {
     "set-before-ack-set": Mutant(
         "a joiner is proposed as in sync before the primary counts on its acknowledgements",
         "2",
-        (Edit("stateful.durability", "Durability._admit", "if not follower.ack:", "if False:"),),
+        (
+            Edit(
+                "replica.leader",
+                "Leader.consider",
+                "follower.ack = True",
+                'follower.ack = hasattr(self, "_log")',
+            ),
+            Edit(
+                "replica.leader",
+                "Leader._is_admissible",
+                "follower.ack",
+                '(follower.ack or not hasattr(self, "_log"))\n',
+            ),
+        ),
     ),
     "skip-without-deps": Mutant(
         "a skip does not carry the dependencies of the tokens that it stems from",
@@ -553,10 +584,10 @@ MUTANTS: dict[str, Mutant] = {
         "7",
         (
             Edit(
-                "stateful.leaving",
-                "Leaving.__init__",
-                "machine.ctx.now + 2 * limits.resend_after_s if epoch > 1 else machine.ctx.now",
-                "machine.ctx.now",
+                "replica.leader",
+                "Leader.__init__",
+                "ctx.now + 2 * limits.resend_after_s if replica_set.epoch > 1 else ctx.now",
+                "ctx.now",
             ),
         ),
     ),
@@ -604,8 +635,8 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "stateful.followers",
-                "Follower.gone_at",
+                "replica.progress",
+                "Progress.gone_at",
                 "if self.received < self.sent:",
                 "if self.applied < self.sent:",
             ),

@@ -298,7 +298,7 @@ def test_followers_learn_what_is_committed_even_if_nothing_follows():
 def test_the_ack_set_is_checked_after_every_step():
     net = Net(graph(op("p", FRONTEND))).start()
     owner = net.machines["F-1"]._owners[0]
-    next(iter(owner.replication._followers.values())).counted = False
+    next(iter(owner.replication.followers.all.values())).ack = False
     with pytest.raises(InvariantError, match="not in the ack set"):
         net.ask("F-1")
 
@@ -396,7 +396,8 @@ def counted_and_not_admitted() -> Net:
     net.etcd_away = True
     net.join_all_now()
     net.run()
-    assert net.machines["F-1"]._owners[0].replication.ack_set == {"F-2"}
+    followers = net.machines["F-1"]._owners[0].replication.followers
+    assert [item.instance for item in followers.ack_set] == ["F-2"]
     net.feed("F-1", CasUnknown())
     net.etcd_away = False
     return net
