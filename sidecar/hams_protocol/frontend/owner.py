@@ -74,8 +74,8 @@ class ShardOwner:
         self.name = roles.name
         self.epoch = roles.epoch
         self.log = log
-        self.replication = Replication(ctx, shard, roles, log)
         self.frozen = Frozen(ctx, ctx.knowledge, ctx.proposals)
+        self.replication = Replication(ctx, shard, roles, log, self.frozen)
         self._handed_at = -1
         self._handed_end = -1
         self.closing = False

@@ -13,21 +13,26 @@ from hams_protocol.frontend.log import ShardLog, copy_parts
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import AskCopy, LogAppend
+from hams_protocol.replica.freeze import Frozen
 from hams_protocol.replica.leader import Leader
 from hams_protocol.replica.progress import Progress
 from hams_protocol.topology import ReplicaSet
 
 
 class Replication(Leader):
-    """The followers of one log, as its owner sees them."""
+    """The followers of one log, as its owner sees them. While that is `frozen`, or hands the shard over,
+    nothing is sent: what comes behind the end nobody else may have seen."""
 
-    def __init__(self, ctx: FrontendContext, shard: int, roles: ReplicaSet, log: ShardLog) -> None:
+    def __init__(
+        self, ctx: FrontendContext, shard: int, roles: ReplicaSet, log: ShardLog, frozen: Frozen
+    ) -> None:
         others = ctx.graph.data.frontend.replicas - 1 if ctx.mode.replicates else 0
         # A graph of one frontend asks for nobody who could hold the log as well.
         blocks = ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK and others > 0
         super().__init__(ctx, ctx, roles, log.last, FRONTEND, others, blocks, is_log=True)
         self._shard = shard
         self._log = log
+        self._frozen = frozen
         self._news_at = FOREVER
 
     @property
@@ -57,7 +62,7 @@ class Replication(Leader):
     def send_to(self, follower: Progress) -> None:
         """See `Leader`: the entries behind what it was sent."""
         log = self._log
-        if not follower.ack or follower.copying or follower.sent >= log.last:
+        if not follower.ack or follower.copying or follower.sent >= log.last or self._frozen.stands:
             return
         while follower.sent < log.last:
             if not log.holds(follower.sent + 1):

@@ -67,6 +67,7 @@ class ShardRoles:
             if owner is not None and owner.epoch == roles.epoch:
                 owner.frozen.thaw(self._ctx.generation)
                 owner.replication.sync(roles)
+                owner.replication.feed()
             else:
                 self._own(shard, roles)
         elif me in roles.in_sync:

@@ -71,6 +71,7 @@ class Leader(Timed):
         self.epoch = replica_set.epoch
         self.base = base
         self.wishing = True
+        self._revoked: frozenset[InstanceId] = frozenset()
         self.followers = Followers(host.links, outlive_roles=is_log, hold_base=is_log)
         self.sync(replica_set)
 
@@ -213,8 +214,9 @@ class Leader(Timed):
 
     def sync(self, replica_set: ReplicaSet) -> None:
         """A newer topology of the same epoch. Raises InvariantError."""
-        generation = self._knowledge.topology.generation
-        self.followers.sync(replica_set, self.base, generation, self._ctx.now)
+        topology = self._knowledge.topology
+        self._revoked = frozenset(topology.revoked)
+        self.followers.sync(replica_set, self.base, topology.generation, self._ctx.now)
         self.wishing = True
 
     def leave_asked(self, sender: InstanceId) -> None:
@@ -250,7 +252,7 @@ class Leader(Timed):
         return shrink(topology, self.name, self._host.instance, self.epoch, follower.instance)
 
     def _gone_at(self, follower: Progress) -> float:
-        if follower.instance in self._knowledge.topology.revoked:
+        if follower.instance in self._revoked:
             return -FOREVER
         return follower.gone_at(
             follower.instance in self._host.members,
@@ -299,7 +301,7 @@ class Leader(Timed):
     def _free(self, replica_set: ReplicaSet) -> InstanceId | None:
         """A registered instance without a role here, nor a state or log that it has brought along. One that
         was named before was dropped, for a reason."""
-        taken = {*replica_set.members, *self._called, *self._knowledge.topology.revoked}
+        taken = {*replica_set.members, *self._called, *self._revoked}
         return min(
             (
                 item.instance

@@ -25,9 +25,9 @@ class Proposals:
 
     @property
     def at(self) -> float:
-        """When the next one may be made, if nothing more comes. Not while the topology is known from a peer
-        only: a compare-and-swap needs its revision."""
-        if self._under_way or self._knowledge.revision < 0:
+        """When the next one may be made, if nothing more comes. One from a topology that is known from a peer
+        only, without its revision, fails, and so tells what etcd has."""
+        if self._under_way:
             return FOREVER
         return self._not_before if self._knowledge.topology.generation == self._failed_in else -FOREVER
 

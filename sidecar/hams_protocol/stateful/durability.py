@@ -322,7 +322,7 @@ class Durability(Leader):
         if not self.wishing or not self._proposals.may_propose:
             return
         changed = self.next_change()
-        if changed is None and self._proposed_set is not None:
+        if changed is None and self._proposed_set is not None and not self._may_hand_over_again:
             # Its outcome is not known: the next generation, with nothing changed, tells.
             changed = self._m.knowledge.topology.next()
         if changed is not None:
@@ -392,6 +392,12 @@ class Durability(Leader):
         """Whether a handover that was proposed may yet be committed: what is executed from then on would be
         lost."""
         return self._m.knowledge.topology.generation <= self._handed_in
+
+    @property
+    def _may_hand_over_again(self) -> bool:
+        """Whether a handover whose outcome is not known is about to be proposed again, which tells as
+        well."""
+        return self.is_handed_over and self.successor() is not None
 
     def settle(self) -> None:
         """A handover without a successor any more: the next generation, with nothing changed, ends it if it
