@@ -24,7 +24,7 @@ class Send:
 
 @frozen
 class Propose:
-    """Commit `topology` if etcd's is still at `revision`; answered by CasDone, CasFailed or CasUnknown."""
+    """Commit `topology` if etcd's is still at `revision`; answered by CasSettled or CasUnknown."""
 
     revision: int
     topology: Topology
@@ -79,7 +79,7 @@ class Capture:
 
 @frozen
 class LoadState:
-    """Make the model's state this one; answered by Loaded or LoadFailed with the same token."""
+    """Make the model's state this one; answered by Loaded with the same token."""
 
     token: int
     state: Payload
@@ -88,7 +88,7 @@ class LoadState:
 @frozen
 class PreloadState:
     """Have the model of a joiner take this state over: what is loaded once is loaded fast, and a model that
-    refuses it says so now, not in the middle of a failover. Answered by Loaded or LoadFailed with token 0.
+    refuses it says so now, not in the middle of a failover. Answered by Loaded with token 0.
     """
 
     state: Payload

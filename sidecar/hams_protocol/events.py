@@ -81,19 +81,13 @@ class PeerUp:
 
 
 @frozen
-class CasDone:
-    """A proposed topology was committed at `revision`."""
+class CasSettled:
+    """What became of a proposal: it is `committed` at `revision`, or it lost to the topology that is
+    there."""
 
     topology: Topology
     revision: int
-
-
-@frozen
-class CasFailed:
-    """A proposed topology was not committed: here is the present one."""
-
-    topology: Topology
-    revision: int
+    committed: bool
 
 
 @frozen
@@ -166,17 +160,11 @@ class Captured:
 
 @frozen
 class Loaded:
-    """The model has taken over the state that was to be loaded."""
+    """The model has taken over the state that was to be loaded; or why it could not: another layout, for
+    example."""
 
     token: int
-
-
-@frozen
-class LoadFailed:
-    """The model could not take over a state: another layout, for example."""
-
-    token: int
-    message: str
+    defect: str = ""
 
 
 @frozen
@@ -224,8 +212,7 @@ Event = (
     | MembersChanged
     | PeerDown
     | PeerUp
-    | CasDone
-    | CasFailed
+    | CasSettled
     | CasUnknown
     | ModelReady
     | ModelDied
@@ -234,7 +221,6 @@ Event = (
     | BatchFailed
     | Captured
     | Loaded
-    | LoadFailed
     | CheckpointRead
     | Drain
     | ClientRequest

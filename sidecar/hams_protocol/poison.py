@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from hams_protocol import limits
 from hams_protocol.batching import BatchQueue
 from hams_protocol.context import Context
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.events import Member
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId
 from hams_protocol.joins import Stage, Unit
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import Attempt, AttemptAck, ModelError, Token
-
-FOREVER = float("inf")
 
 
 class Announcement:
@@ -36,11 +35,11 @@ class Announcement:
         self.due = 0.0
 
 
-class Attempts:
+class Attempts(Timed):
     """Counts of one operator instance, over all its epochs."""
 
     def __init__(self, ctx: Context, graph: Graph, op: str, knowledge: Knowledge) -> None:
-        self._ctx = ctx
+        super().__init__(ctx)
         self._op = op
         self._limit = min(graph.data.recovery.max_attempts, limits.attempts_alone_max)
         self._knowledge = knowledge
@@ -185,21 +184,22 @@ class Attempts:
         self._parked.clear()
         self._settle()
 
-    def tick(self) -> None:
+    def dues(self) -> list[Due]:
         """Say again what is not acknowledged; others wait no longer than they must."""
+        if not self._open:
+            return []
+        say_at = min(announcement.due for announcement in self._open.values())
+        return [(self._holds_until, self._hold_no_longer), (say_at, self._say_again)]
+
+    def _hold_no_longer(self) -> None:
         # An owner upstream may be dead. Its successor gets the count with the next resend, so waiting longer
         # would only stop everybody else.
-        if self._ctx.now >= self._holds_until:
-            self._holds_until = FOREVER
+        self._holds_until = FOREVER
+
+    def _say_again(self) -> None:
         for announcement in self._open.values():
             if self._ctx.now >= announcement.due:
                 self._say(announcement)
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        if not self._open:
-            return FOREVER
-        return min(self._holds_until, *(announcement.due for announcement in self._open.values()))
 
     def _settle(self) -> None:
         if not self._open:

@@ -12,7 +12,6 @@ from hams_protocol.effects import (
     BatchUnit,
     Effect,
     NoteExec,
-    Propose,
     RestartModel,
     StartBatch,
     Stop,
@@ -20,8 +19,7 @@ from hams_protocol.effects import (
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
-    CasDone,
-    CasFailed,
+    CasSettled,
     CasUnknown,
     Drain,
     Event,
@@ -50,6 +48,7 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_protocol.poison import managers_of
+from hams_protocol.replica.proposals import Proposals
 from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import pass_on, slot_number
 from hams_protocol.vertex import FOREVER, Vertex
@@ -120,7 +119,7 @@ class StatelessMachine(Vertex):
         self._handed: list[Token] = []
         self._draining = False
         self._stopped = False
-        self._proposed_at = -FOREVER
+        self._proposals = Proposals(self.ctx, self.knowledge)
         self._ticked_at = -FOREVER
 
     # -- the machine -----------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class StatelessMachine(Vertex):
         for inquiry in self._inquiries.values():
             due = min(due, inquiry.asked_at + limits.resend_after_s)
         if self._leaving:
-            due = min(due, max(self._proposed_at, self._ticked_at) + limits.propose_retry_s)
+            due = min(due, max(self._proposals.at, self._ticked_at + limits.propose_retry_s))
         return max(due, self._ticked_at + limits.tick_min_s)
 
     @property
@@ -305,7 +304,7 @@ class StatelessMachine(Vertex):
             self._stopped = True
             self.ctx.emit(Stop("drained: it has no slot any more"))
             return
-        if self.ctx.now < self._proposed_at + limits.propose_retry_s:
+        if not self._proposals.may_propose:
             return
         busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
         busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
@@ -322,8 +321,7 @@ class StatelessMachine(Vertex):
                 successor,
             )
             if changed is not None:
-                self._proposed_at = FOREVER  # until its outcome is known
-                self.ctx.emit(Propose(self.knowledge.revision, changed))
+                self._proposals.propose(changed)
                 return
 
     def _substitute(self) -> InstanceId | None:
@@ -544,12 +542,12 @@ class StatelessMachine(Vertex):
         if isinstance(event, UpdateWanted):
             self.ctx.emit(AbandonBatch(event.batch))
             return
-        if isinstance(event, CasDone | CasFailed):
-            self._proposed_at = -FOREVER
+        if isinstance(event, CasSettled):
+            self._proposals.settled(failed=not event.committed)
             self.learn_revision(event.topology, event.revision)
             return
         if isinstance(event, CasUnknown):
-            self._proposed_at = self.ctx.now
+            self._proposals.settled(failed=True)
         if isinstance(event, Drain):
             self._draining = True
             self._leave(dict.fromkeys(self._owned))

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import Propose
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Member, MembersChanged, TopologyLearnt
+from hams_protocol.events import CasSettled, CasUnknown, Member, MembersChanged, TopologyLearnt
 from hams_protocol.topology import Topology
 from hams_sim import limits
 from hams_sim.errors import Broken
@@ -74,11 +74,11 @@ class Etcd:
         if node.etcd_cut or self.rng.random() < self.lose_reply:
             self.world.after(limits.etcd_timeout_s, self._unknown, node)
             return
-        event = CasDone(self.topology, self.revision) if won else CasFailed(self.topology, self.revision)
+        event = CasSettled(self.topology, self.revision, won)
         self.world.seen("cas done" if won else "cas failed")
         self.world.after(self._delay(), self._reply, node, event)
 
-    def _reply(self, node: "Node", event: CasDone | CasFailed) -> None:
+    def _reply(self, node: "Node", event: CasSettled) -> None:
         if node.etcd_cut:
             self._unknown(node)
         else:

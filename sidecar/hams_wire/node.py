@@ -27,8 +27,7 @@ from hams_protocol.effects import (
     Stop,
 )
 from hams_protocol.events import (
-    CasDone,
-    CasFailed,
+    CasSettled,
     CasUnknown,
     Event,
     Member,
@@ -512,7 +511,7 @@ class Node:
 
         self._spawn(work())
 
-    async def _outcome(self, proposal: Propose) -> CasDone | CasFailed | CasUnknown:
+    async def _outcome(self, proposal: Propose) -> CasSettled | CasUnknown:
         """Of one compare-and-swap. A graph that has ended has no roles to give any more: a machine that
         proposes asks again after a pause, until its process ends as well."""
         key = records.topology_key(self._uid)
@@ -525,7 +524,7 @@ class Node:
                 revision = await self._coordination.transact(
                     compares, (Write(key, records.encode_topology(proposal.topology)),)
                 )
-                return CasDone(proposal.topology, revision)
+                return CasSettled(proposal.topology, revision, committed=True)
         except NotApplied as error:
             # `ended` is there: nobody may change this topology any more, so reading it again would not help.
             if error.current[1] is not None:
@@ -535,16 +534,16 @@ class Node:
             return CasUnknown()
         return await self._present() or CasUnknown()
 
-    async def _present(self) -> CasFailed | None:
+    async def _present(self) -> CasSettled | None:
         try:
             entry = await self._coordination.get(records.topology_key(self._uid))
         except CoordinationError as error:
             log.warning("reading the topology: %s", error)
             return None
         if entry is None:
-            return CasFailed(Topology(), 0)
+            return CasSettled(Topology(), 0, committed=False)
         try:
-            return CasFailed(records.decode_topology(entry.value), entry.mod_revision)
+            return CasSettled(records.decode_topology(entry.value), entry.mod_revision, committed=False)
         except records.MalformedRecord as error:
             log.error("etcd holds no topology at revision %d: %s", entry.mod_revision, error)
             return None

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Protocol
 
 from hams_protocol.effects import Propose
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event
+from hams_protocol.events import CasSettled, CasUnknown, Event
 
 
 class Committer(Protocol):
@@ -44,7 +44,7 @@ class Proposals:
         if len(self._open) == 1:
             self._committer.commit(proposal)
 
-    def answered(self, event: CasDone | CasFailed | CasUnknown) -> None:
+    def answered(self, event: CasSettled | CasUnknown) -> None:
         """What became of the one that was sent."""
         self._open.popleft()
         is_next = bool(self._open)  # what the machine proposes now begins by itself

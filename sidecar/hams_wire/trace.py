@@ -18,8 +18,7 @@ from pathlib import Path
 
 from hams_protocol.effects import Answer, Effect, Propose, Send
 from hams_protocol.events import (
-    CasDone,
-    CasFailed,
+    CasSettled,
     Event,
     MembersChanged,
     PeerDown,
@@ -78,12 +77,11 @@ class Trace:
                 self.note(f"PeerDown {peer}{' refused' if refused else ''}")
             case PeerUp(peer):
                 self.note(f"PeerUp {peer}")
-            case (
-                TopologyLearnt(topology, revision)
-                | CasDone(topology, revision)
-                | CasFailed(topology, revision)
-            ):
-                self.note(f"{type(event).__name__} generation {topology.generation} at {revision}")
+            case TopologyLearnt(topology, revision):
+                self.note(f"TopologyLearnt generation {topology.generation} at {revision}")
+            case CasSettled(topology, revision, committed):
+                outcome = "committed" if committed else "lost to"
+                self.note(f"CasSettled {outcome} generation {topology.generation} at {revision}")
             case MembersChanged(members):
                 self.note(f"MembersChanged {len(members)}")
             case _:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hams_operator.manager.failover_log import FailoverLog
 from hams_protocol.effects import Effect, Propose
-from hams_protocol.events import CasDone, CasFailed, Event, Tick, TopologyLearnt
+from hams_protocol.events import CasSettled, Event, Tick, TopologyLearnt
 from hams_protocol.graph import FrontendSpec, Graph, GraphData, Mode, RecoverySpec
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.topology import ReplicaSet, Topology
@@ -25,7 +25,7 @@ class Machine:
         self.answer: list[Effect] = []
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        if isinstance(event, TopologyLearnt | CasDone | CasFailed):
+        if isinstance(event, TopologyLearnt | CasSettled):
             self.knowledge.learn(event.topology, event.revision)
         return self.answer
 
@@ -58,7 +58,7 @@ def test_a_failover_took_from_the_first_suspicion_until_its_commit() -> None:
     scene.suspect("a-1", 1.0)
     scene.suspect("a-1", 1.01)  # probed again
     scene.propose(AFTER, 1.02)
-    scene.failover_log.step(CasDone(AFTER, 5), 1.034)
+    scene.failover_log.step(CasSettled(AFTER, 5, committed=True), 1.034)
     assert scene.told == [("a", FailoverRecord(2, 34, "a-1: its connection broke"))]
 
 
@@ -68,7 +68,7 @@ def test_it_is_told_once_also_where_the_watch_was_faster_than_the_answer() -> No
     scene.propose(AFTER, 1.02)
     scene.machine.suspects = {}
     scene.failover_log.step(TopologyLearnt(AFTER, 5), 1.03)
-    scene.failover_log.step(CasDone(AFTER, 5), 1.04)
+    scene.failover_log.step(CasSettled(AFTER, 5, committed=True), 1.04)
     scene.failover_log.step(TopologyLearnt(AFTER, 5), 1.05)
     assert [name for name, _ in scene.told] == ["a"]
 
@@ -81,7 +81,7 @@ def test_a_revocation_that_came_first_does_not_stop_the_clock() -> None:
     scene.failover_log.step(TopologyLearnt(revoked, 5), 1.1)
     moved = replace(AFTER, generation=6)
     scene.propose(moved, 1.2)
-    scene.failover_log.step(CasDone(moved, 6), 1.25)
+    scene.failover_log.step(CasSettled(moved, 6, committed=True), 1.25)
     assert scene.told == [("a", FailoverRecord(2, 250, "a-1: its connection broke"))]
 
 
@@ -90,7 +90,7 @@ def test_a_set_that_went_back_with_another_names_whose_end_it_was() -> None:
     scene.suspect("a-1", 1.0)
     both = replace(AFTER, sets=(AFTER.sets[0], ReplicaSet("b", 2, "b-1", (), (), ((1, 3),))))
     scene.propose(both, 1.1)
-    scene.failover_log.step(CasDone(both, 5), 1.2)
+    scene.failover_log.step(CasSettled(both, 5, committed=True), 1.2)
     assert dict(scene.told)["b"] == FailoverRecord(2, 200, "a-1: its connection broke")
 
 
@@ -98,7 +98,7 @@ def test_what_another_manager_committed_or_a_primary_handed_over_is_not_told() -
     scene = Scene()
     scene.suspect("a-1", 1.0)
     scene.propose(AFTER, 1.1)
-    scene.failover_log.step(CasFailed(AFTER, 5), 1.2)
+    scene.failover_log.step(CasSettled(AFTER, 5, committed=False), 1.2)
     handed = Topology(6, (ReplicaSet("a", 3, "a-1", ("a-2",)), ReplicaSet("b", 1, "b-1")))
     scene.failover_log.step(TopologyLearnt(handed, 6), 2.0)
     assert scene.told == []
@@ -111,5 +111,5 @@ def test_who_is_cleared_is_suspected_anew_the_next_time() -> None:
     scene.failover_log.step(Tick(), 2.0)
     scene.suspect("a-1", 5.0, "silent for 0.200 s")
     scene.propose(AFTER, 5.1)
-    scene.failover_log.step(CasDone(AFTER, 5), 5.2)
+    scene.failover_log.step(CasSettled(AFTER, 5, committed=True), 5.2)
     assert scene.told == [("a", FailoverRecord(2, 200, "a-1: silent for 0.200 s"))]

@@ -8,7 +8,7 @@ from kit import R0, P, Rig, dep, graph, of, op, rset, table, topo, value
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import LoadState, NoteApply, PreloadState, Send, Stop
-from hams_protocol.events import Drain, Loaded, LoadFailed, ModelDied, ModelReady
+from hams_protocol.events import Drain, Loaded, ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
@@ -100,7 +100,7 @@ def test_a_joiner_whose_model_dies_while_it_preloads_preloads_again():
 def test_a_joiner_whose_model_refuses_the_state_stops():
     rig, _ = joiner()
     rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
-    assert of(rig.step(LoadFailed(0, "no")), Stop)
+    assert of(rig.step(Loaded(0, "no")), Stop)
 
 
 def test_a_joiner_whose_model_has_another_state_layout_stops_and_acknowledges_nothing():

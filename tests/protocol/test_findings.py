@@ -17,7 +17,7 @@ from hams_protocol.effects import (
     StartBatch,
     Stop,
 )
-from hams_protocol.events import Captured, CasDone, CasFailed, Drain, ModelDied
+from hams_protocol.events import Captured, CasSettled, Drain, ModelDied
 from hams_protocol.graph import FRONTEND, Join, RecoverySpec, WhenLost
 from hams_protocol.messages import (
     Deliver,
@@ -253,7 +253,7 @@ def test_a_rollback_whose_commit_was_lost_is_tried_again():
     effects = rig.get("q-1", FenceAnswer(fence.attempt, 1, "q", 1, False, (RetainedVersion(2, ()),)))
     assert of(effects, Propose)[0].topology.find("q").ends == ((1, 2),)
     other = topo(2, *rest, rset("q", "q-1", joining=("q-9",)))
-    effects = rig.step(CasFailed(other, 2)) + rig.after(0.1)
+    effects = rig.step(CasSettled(other, 2, committed=False)) + rig.after(0.1)
     assert of(effects, Fence), "somebody else's change came first"
 
 
@@ -382,11 +382,11 @@ def test_a_recovery_does_not_wait_for_a_downstream_primary_that_is_lost(when_los
         rig.after(0.3)
     lost = of(rig.all, Propose)[-1].topology
     assert lost.find("q").lost, "it has no lease, answers no probe, and had no backup"
-    rig.step(CasDone(lost, 2))
+    rig.step(CasSettled(lost, 2, committed=True))
     rig.get("p-2", FreezeAnswer(of(rig.all, Freeze)[-1].attempt, 2, "p", 1, 9))
     topology = of(rig.all, Propose)[-1].topology
     assert (topology.find("p").primary, topology.find("p").epoch) == ("p-2", 2)
-    rig.step(CasDone(topology, 3))
+    rig.step(CasSettled(topology, 3, committed=True))
     rig.after(limits.hung_wait_s)
     assert of(rig.all, Propose)[-1].topology.find("q").primary == (
         "q-9" if when_lost is WhenLost.RESTART else "q-1"
@@ -398,13 +398,13 @@ def test_a_person_may_decide_that_a_lost_state_begins_again_though_policy_says_s
     rig = Rig(ManagerMachine(data, "m-1"))
     rig.members(m_1="manager", F_1="F", q_9="q")
     rig.learn(topo(1, rset("q", "q-1")))
-    rig.step(CasDone(of(rig.all, Propose)[-1].topology, 2))
+    rig.step(CasSettled(of(rig.all, Propose)[-1].topology, 2, committed=True))
     for _ in range(4):
         rig.after(0.3)
     lost = of(rig.all, Propose)[-1].topology
     assert (lost.find("q").lost, lost.find("q").joining) == (True, ()), "nobody is there to copy from"
     assert allow_restart(topo(1, rset("q", "q-1")), "q") is None, "nothing to decide"
-    rig.step(CasDone(lost, 3))
+    rig.step(CasSettled(lost, 3, committed=True))
     rig.after(1.0)
     assert of(rig.all, Propose)[-1].topology == lost, "it waits"
     decided = allow_restart(lost, "q")
@@ -453,7 +453,7 @@ def test_a_draining_primary_that_has_to_roll_back_goes_on_draining():
     rig.loaded(rig.learn(topo(2, *after, rset("q", "q-1", epoch=2, ends=((1, 0),)), revoked=("p-1",))))
     rig.token("p-2", value("p", R0, "p-2:0", dep("p", 2, 7)), epoch=2)
     rig.learn(topo(3, *after, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),)), revoked=("p-1",)))
-    rig.step(CasFailed(rig.machine.knowledge.topology, 3))
+    rig.step(CasSettled(rig.machine.knowledge.topology, 3, committed=False))
     rig.get("q-2", RecordAck("q", 2, 0, 0))
     rig.after(2 * limits.resend_after_s)
     effects = rig.token("r-1", value("r", R0, "r:0"))

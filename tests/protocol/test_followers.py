@@ -6,7 +6,7 @@ from kit import R0, P, dep, graph, of, op, primary_of, rset, topo, value
 from hams_protocol import limits
 from hams_protocol.due import FOREVER
 from hams_protocol.effects import Capture, NoteDurable, Propose
-from hams_protocol.events import Captured, CasFailed, Late, PeerDown, PeerUp, Tick
+from hams_protocol.events import Captured, CasSettled, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskApplied, AskCopy, AskTopology, RecordAck, StateCopy, StateRecord
 from hams_protocol.replica.followers import Followers
@@ -80,7 +80,7 @@ def test_a_joiner_is_proposed_once_it_has_applied_everything_durable_and_again_u
     assert not of(rig.get("q-2", RecordAck("q", 1, 1, 0)), Propose)
     assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
     assert not of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
-    rig.step(CasFailed(at(2, joining=("q-2",)), 2))
+    rig.step(CasSettled(at(2, joining=("q-2",)), 2, committed=False))
     assert of(rig.after(2 * limits.propose_retry_s) + rig.all[-3:], Propose)
 
 
@@ -102,7 +102,9 @@ def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
     feed(rig, 3)
     assert not of(rig.get("q-2", RecordAck("q", 1, 4, 4)), NoteDurable)
     assert of(rig.after(1.0), StateCopy, "q-3")[0].version == 3, "if that was lost, again"
-    rig.step(CasFailed(at(2, "q-2", joining=("q-3",)), 2))  # of what had been proposed meanwhile
+    rig.step(
+        CasSettled(at(2, "q-2", joining=("q-3",)), 2, committed=False)
+    )  # of what had been proposed meanwhile
     effects = rig.get("q-3", RecordAck("q", 1, 3, 3))
     assert of(effects, Propose)[0].topology.find("q").in_sync == ("q-2", "q-3")
 

@@ -7,7 +7,7 @@ from kit import R0, R1, R2, P, Rig, active_of, graph, of, op, primary_of, rset, 
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteDurable, Propose, Send, StartBatch, Stop
-from hams_protocol.events import BatchDone, BatchFailed, CasDone, CasUnknown, Drain, Loaded, UnitResult
+from hams_protocol.events import BatchDone, BatchFailed, CasSettled, CasUnknown, Drain, Loaded, UnitResult
 from hams_protocol.graph import FRONTEND, Join, RecoverySpec
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import Attempt, AttemptAck, Deliver, Leave, RecordAck
@@ -44,7 +44,7 @@ def test_a_handover_of_unknown_outcome_without_a_successor_is_settled_and_the_qu
     settling = of(effects, Propose)[-1]
     assert settling.revision == proposed.revision, "one of the two is committed at most"
     assert settling.topology == AT.next()
-    assert of(rig.step(CasDone(settling.topology, 2)), StartBatch)
+    assert of(rig.step(CasSettled(settling.topology, 2, committed=True)), StartBatch)
 
 
 def test_a_former_primary_that_was_dropped_and_named_again_before_it_heard_of_its_handover_ends():
@@ -78,7 +78,7 @@ def test_a_joiner_that_hears_of_its_admission_and_of_the_handover_at_once_takes_
         [*rig.all, *(x for item in of_to(successor.step(Loaded(0)), "q-1") for x in rig.get("q-2", item))],
         Propose,
     )[-1]
-    (handed,) = of(rig.step(CasDone(admitted.topology, 2)), Propose)
+    (handed,) = of(rig.step(CasSettled(admitted.topology, 2, committed=True)), Propose)
     assert handed.topology.find("q").primary == "q-2"
     assert not of(successor.learn(handed.topology), Stop)
     assert successor.machine.role == "primary"

@@ -8,7 +8,7 @@ from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset,
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import LoadState, NoteDurable, NoteLost, Propose, StartBatch, Stop
-from hams_protocol.events import CasDone, CasUnknown, Drain, Member, MembersChanged, PeerDown, PeerUp
+from hams_protocol.events import CasSettled, CasUnknown, Drain, Member, MembersChanged, PeerDown, PeerUp
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, RecoverySpec, Suspects, WhenUnprotected
 from hams_protocol.ids import UnitId
@@ -69,7 +69,7 @@ def named(rig):
     rig.get("p-1", RecordAck("q", 2, 0, 0))
     (proposal,) = of(rig.all, Propose)
     rig.all.clear()
-    rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    rig.step(CasSettled(proposal.topology, proposal.topology.generation, committed=True))
     return proposal.topology
 
 
@@ -213,7 +213,7 @@ def test_a_suspect_does_not_run_while_it_is_not_known_whether_the_keeper_was_let
     (proposal,) = of(rig.all, Propose)
     rig.token("p-1", value("p", R0, "p:0"), attempts=1)
     assert not of(rig.all, Attempt)
-    rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    rig.step(CasSettled(proposal.topology, proposal.topology.generation, committed=True))
     assert not of(rig.all, Attempt)
     assert of(rig.all, StateCopy, to="F-1")
 
@@ -230,7 +230,7 @@ def test_a_later_generation_tells_whether_the_keeper_was_let_go_where_the_outcom
     rig.after(2 * limits.propose_retry_s)
     (proposal,) = of(rig.all, Propose)
     assert proposal.topology.find("q").keepers == ("p-1",)
-    rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    rig.step(CasSettled(proposal.topology, proposal.topology.generation, committed=True))
     assert of(rig.all, Attempt)
 
 
@@ -556,7 +556,7 @@ def failed(rig, result):
     rig.step(PeerDown("q-2", refused=True))
     rig.learn(topo(4, result, P_SLOT))
     for proposal in of(rig.all, Propose):
-        rig.step(CasDone(proposal.topology, proposal.topology.generation))
+        rig.step(CasSettled(proposal.topology, proposal.topology.generation, committed=True))
     return rig
 
 
@@ -567,7 +567,7 @@ def answered(rig):
     proposals = [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked]
     if not proposals:
         return None
-    rig.step(CasDone(proposals[-1].topology, proposals[-1].topology.generation))
+    rig.step(CasSettled(proposals[-1].topology, proposals[-1].topology.generation, committed=True))
     question = of(rig.all, Freeze, to="p-1")[-1]
     rig.get("p-1", FreezeAnswer(question.attempt, question.generation, "q", 2, 7))
     return of(rig.all, Propose)[-1].topology.find("q")
@@ -673,7 +673,7 @@ def keeper_of_a_lost_state(refused):
     lost = of(rig.all, Propose)[-1].topology
     assert lost.find("q").lost
     assert not revokes(rig)
-    rig.step(CasDone(lost, lost.generation))
+    rig.step(CasSettled(lost, lost.generation, committed=True))
     return rig
 
 

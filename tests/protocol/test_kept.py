@@ -6,7 +6,7 @@ from kit import R0, R1, P, Rig, dep, graph, of, op, primary_of, rset, topo, valu
 
 from hams_protocol import limits
 from hams_protocol.effects import LoadState, NoteFailover, NoteLost, Propose, Send, Stop
-from hams_protocol.events import CasDone, Member, MembersChanged
+from hams_protocol.events import CasSettled, Member, MembersChanged
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import (
     KEPT,
@@ -271,7 +271,7 @@ def test_a_keeper_that_has_nothing_after_all_is_asked_again_later_and_others_rec
     topology = proposed(rig)
     assert topology.find("p").primary == "p-2"
     assert topology.find("q") == lost[0]
-    rig.step(CasDone(topology, 2))
+    rig.step(CasSettled(topology, 2, committed=True))
     rig.all.clear()
     rig.after(2 * limits.probe_timeout_min_s)
     assert set(freezes(rig.all)) == {"q-9"}

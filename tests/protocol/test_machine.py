@@ -12,7 +12,7 @@ from hams_protocol.effects import (
     StartBatch,
     Stop,
 )
-from hams_protocol.events import Drain, LoadFailed, ModelDied
+from hams_protocol.events import Drain, Loaded, ModelDied
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskTopology, Durable, Fence, FenceAnswer, RecordAck, Refused, StateRecord
 from hams_protocol.stateful.machine import StatefulMachine
@@ -169,7 +169,7 @@ def test_a_dead_model_is_started_again():
 
 
 def test_a_model_that_refuses_its_state_ends_the_instance():
-    assert of(primary("q-2").step(LoadFailed(1, "another layout")), Stop)
+    assert of(primary("q-2").step(Loaded(1, "another layout")), Stop)
 
 
 def test_a_draining_standby_ends_at_once():

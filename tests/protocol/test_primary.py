@@ -21,7 +21,7 @@ from hams_protocol.effects import (
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
-    CasDone,
+    CasSettled,
     CasUnknown,
     Drain,
     ModelDied,
@@ -322,7 +322,7 @@ def test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_i
     (proposed,) = of(rig.step(PeerDown("q-2", refused=True)), Propose)
     assert proposed.topology.find("q").in_sync == ("q-3",)
     assert not of(rig.get("q-3", RecordAck("q", 1, 1, 1)), NoteDurable)
-    assert settle(rig.step(CasDone(proposed.topology, 2)), 1)
+    assert settle(rig.step(CasSettled(proposed.topology, 2, committed=True)), 1)
 
 
 def test_while_etcd_does_not_answer_one_proposal_is_under_way_and_nothing_ticks_for_it():
@@ -394,7 +394,7 @@ def test_a_backup_that_is_to_end_is_let_go_once_it_is_replaced():
     rig.members(q_2="q", q_3="q")
     (called,) = of(rig.get("q-2", Leave("q", 1)), Propose)
     assert called.topology.find("q") == rset("q", "q-1", "q-2", joining=("q-3",))
-    rig.step(CasDone(called.topology, 2))
+    rig.step(CasSettled(called.topology, 2, committed=True))
     assert not of(rig.after(1.0), Propose), "not before"
     (let_go,) = of(rig.learn(at(3, "q-2", "q-3")), Propose)
     assert let_go.topology.find("q").in_sync == ("q-3",)

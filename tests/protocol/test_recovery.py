@@ -8,7 +8,7 @@ from kit import Rig, dep, graph, of, op, rset, table, topo
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteLost, Propose, Send
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Late, PeerDown, PeerUp, Tick
+from hams_protocol.events import CasSettled, CasUnknown, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND, Checkpoint, Graph, WhenLost
 from hams_protocol.messages import (
     KEPT,
@@ -171,7 +171,7 @@ def test_an_answer_counts_for_the_topology_in_which_it_was_given():
     nonce = probes(rig)["p-2"]
     rig.get("p-2", ProbeAnswer(nonce, Health.MODEL_DEAD, 1))
     rig.members(m_1="manager", **EVERYBODY)
-    rig.step(CasFailed(topo(2, rset("p", "p-2", "p-1", epoch=2, ends=((1, 5),)), Q, S), 2))
+    rig.step(CasSettled(topo(2, rset("p", "p-2", "p-1", epoch=2, ends=((1, 5),)), Q, S), 2, committed=False))
     assert not freezes(rig.all), "its model was still starting; by now it leads the set"
     rig.get("p-2", ProbeAnswer(probes(rig)["p-2"], Health.MODEL_DEAD, 2))
     assert freezes(rig.all)
@@ -309,7 +309,7 @@ def test_a_lost_commit_starts_again_from_the_beginning(outcome):
     freeze_answers(rig, p_2=9, p_3=7)
     assert of(fence_answer(rig, False), Propose)
     if outcome == "failed":
-        effects = rig.step(CasFailed(topo(2, P, Q, S, revoked=("p-1", "z")), 2))
+        effects = rig.step(CasSettled(topo(2, P, Q, S, revoked=("p-1", "z")), 2, committed=False))
     else:
         rig.step(CasUnknown())
         effects = rig.after(0.3)
@@ -320,14 +320,14 @@ def test_a_commit_ends_the_recovery():
     rig = orphaned()
     freeze_answers(rig, p_2=9, p_3=7)
     topology = proposed(fence_answer(rig, False))
-    effects = rig.step(CasDone(topology, 2))
+    effects = rig.step(CasSettled(topology, 2, committed=True))
     assert not freezes(effects)
 
 
 def test_a_state_without_any_replica_is_lost_and_it_is_said():
     rig = orphaned(rset("p", "p-1"), Q, S)
     assert not of(rig.all, NoteLost), "the revoked one may come back with it"
-    rig.step(CasDone(proposed(rig.all), 2))  # meanwhile other roles are given
+    rig.step(CasSettled(proposed(rig.all), 2, committed=True))  # meanwhile other roles are given
     rig.after(limits.kept_wait_s)
     assert of(rig.all, NoteLost)
     assert proposed(rig.all).find("p").lost
@@ -375,7 +375,7 @@ def test_an_end_goes_once_every_instance_knows_a_topology_that_had_it_and_the_ne
         for peer in others:
             rig.get(peer, Heartbeat(generation if peer == "s-2" else 9))
         known = rig.machine.knowledge.topology
-        rig.step(CasFailed(replace(known, generation=known.generation + 1), 7))
+        rig.step(CasSettled(replace(known, generation=known.generation + 1), 7, committed=False))
         assert proposed(rig.all).find("p").ends == listed, "one idle standby suffices to keep them"
 
 
@@ -386,7 +386,7 @@ def test_an_end_stays_while_a_keeper_that_lost_its_lease_has_not_heard_of_it():
         for peer in EVERYBODY:
             rig.get(peer.replace("_", "-"), Heartbeat(9))
         known = rig.machine.knowledge.topology
-        rig.step(CasFailed(replace(known, generation=known.generation + 1), 7))
+        rig.step(CasSettled(replace(known, generation=known.generation + 1), 7, committed=False))
         assert proposed(rig.all).find("p").ends == LONG
 
 
@@ -425,7 +425,7 @@ def settled(rig):
         rig.after(1.0)
         fresh = of(rig.all, Propose)[done:] or (of(rig.all, Propose)[-1:] if revision == 2 else [])
         if fresh:
-            rig.step(CasDone(fresh[-1].topology, revision))
+            rig.step(CasSettled(fresh[-1].topology, revision, committed=True))
     return rig.machine.knowledge.topology
 
 
@@ -446,7 +446,7 @@ def test_a_lost_shard_does_not_begin_again_with_who_is_suspect():
     restarted = of(rig.all, Propose)[-1].topology
     assert restarted.find("F/1").primary == "F-3", "who leads nothing comes first"
     rig.get("F-4", Suspect("F-3", "silent"))
-    rig.step(CasFailed(replace(rig.machine.knowledge.topology, generation=2), 2))
+    rig.step(CasSettled(replace(rig.machine.knowledge.topology, generation=2), 2, committed=False))
     assert of(rig.all, Propose)[-1].topology.find("F/1").primary == "F-5"
 
 
@@ -461,7 +461,7 @@ def lost_by_silence(when_lost=WhenLost.RESTART, from_scratch=True):
         rig.after(0.3)
     lost = of(rig.all, Propose)[-1].topology
     assert lost.find("q").lost
-    rig.step(CasDone(lost, 2))
+    rig.step(CasSettled(lost, 2, committed=True))
     rig.members(m_1="manager", F_1="F", q_9="q")
     return rig
 

@@ -10,8 +10,7 @@ import pytest
 
 from hams_protocol.effects import Answer, Effect, NotServed, Propose, Send, Stop
 from hams_protocol.events import (
-    CasDone,
-    CasFailed,
+    CasSettled,
     CasUnknown,
     ClientGone,
     Event,
@@ -153,9 +152,9 @@ async def test_a_proposal_made_on_the_answer_to_another_is_made_too() -> None:
     one, two = Topology(generation=1), Topology(generation=2)
 
     def answers(event: Event) -> list[Effect]:
-        if isinstance(event, CasDone) and event.topology == one:
+        if isinstance(event, CasSettled) and event.topology == one:
             return [Propose(event.revision, two)]
-        if isinstance(event, CasDone):
+        if isinstance(event, CasSettled):
             told.set()
         return [Propose(0, one)] if isinstance(event, Tick) else []
 
@@ -257,16 +256,16 @@ async def test_a_proposal_that_somebody_else_was_faster_with_is_answered_by_what
     revision = await store.client().compare_and_swap(
         records.topology_key("uid"), 0, records.encode_topology(there)
     )
-    told: asyncio.Future[CasFailed] = asyncio.get_running_loop().create_future()
+    told: asyncio.Future[CasSettled] = asyncio.get_running_loop().create_future()
 
     def answers(event: Event) -> list[Effect]:
-        if isinstance(event, CasFailed):
+        if isinstance(event, CasSettled):
             told.set_result(event)
         return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
 
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
-    assert await told == CasFailed(there, revision)
+    assert await told == CasSettled(there, revision, committed=False)
 
 
 async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_another_at_once() -> None:
@@ -275,7 +274,7 @@ async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_an
     told: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
     def answers(event: Event) -> list[Effect]:
-        if isinstance(event, CasDone | CasFailed | CasUnknown):
+        if isinstance(event, CasSettled | CasUnknown):
             told.set_result(event)
         return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hams_protocol.effects import Propose
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event
+from hams_protocol.events import CasSettled, CasUnknown, Event
 from hams_protocol.topology import Topology
 from hams_wire.proposals import Proposals
 
@@ -38,9 +38,9 @@ def test_the_next_one_is_sent_once_the_outcome_of_the_one_before_is_told() -> No
     for revision in (1, 2):
         etcd.proposals.propose(proposal(revision))
     assert etcd.asked == [1]
-    etcd.proposals.answered(CasFailed(Topology(), 1))
-    etcd.proposals.answered(CasDone(Topology(), 2))
-    assert etcd.asked == [1, "CasFailed", 2, "CasDone"]
+    etcd.proposals.answered(CasSettled(Topology(), 1, committed=False))
+    etcd.proposals.answered(CasSettled(Topology(), 2, committed=True))
+    assert etcd.asked == [1, "CasSettled", 2, "CasSettled"]
     assert len(etcd.proposals) == 0
 
 
@@ -57,5 +57,5 @@ def test_what_the_machine_proposes_when_it_is_told_is_sent_once() -> None:
     etcd = Etcd()
     etcd.proposals.propose(proposal(1))
     etcd.then = [proposal(2)]
-    etcd.proposals.answered(CasFailed(Topology(), 1))
-    assert etcd.asked == [1, "CasFailed", 2]
+    etcd.proposals.answered(CasSettled(Topology(), 1, committed=False))
+    assert etcd.asked == [1, "CasSettled", 2]

@@ -9,7 +9,7 @@ having handed it over.
 from collections.abc import Callable
 
 from hams_protocol.effects import Effect, Propose
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event
+from hams_protocol.events import CasSettled, CasUnknown, Event
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.recovery import ManagerMachine
@@ -41,9 +41,9 @@ class FailoverLog:
         effects = self._machine.step(event, now)
         for suspect, reason in self._machine.suspects.items():
             self._since.setdefault(suspect, (now, reason))
-        if isinstance(event, CasDone):
+        if isinstance(event, CasSettled) and event.committed:
             self._committed(self._before, event.topology, now)
-        if isinstance(event, CasDone | CasFailed | CasUnknown):
+        if isinstance(event, CasSettled | CasUnknown):
             self._proposing = False
         for effect in effects:
             if isinstance(

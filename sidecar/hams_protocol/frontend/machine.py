@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from hams_protocol.due import FOREVER
 from hams_protocol.effects import Effect, NotServed, Stop
 from hams_protocol.events import (
-    CasDone,
-    CasFailed,
+    CasSettled,
     CasUnknown,
     ClientGone,
     ClientRequest,
@@ -216,8 +215,8 @@ class FrontendMachine:
                 owner.replication.peer_down(event.peer, event.refused)
         elif isinstance(event, Late):
             self._late(event.by_s)
-        elif isinstance(event, (CasDone, CasFailed)):
-            self._ctx.proposals.settled(failed=isinstance(event, CasFailed))
+        elif isinstance(event, CasSettled):
+            self._ctx.proposals.settled(failed=not event.committed)
             self._learn(TopologyLearnt(event.topology, event.revision))
         elif isinstance(event, CasUnknown):
             self._ctx.proposals.settled(failed=True)

@@ -11,8 +11,7 @@ from hams_protocol import limits
 from hams_protocol.context import Context
 from hams_protocol.effects import Effect, Loss, NoteLost, Propose
 from hams_protocol.events import (
-    CasDone,
-    CasFailed,
+    CasSettled,
     CasUnknown,
     Event,
     Late,
@@ -153,7 +152,7 @@ class ManagerMachine:
             self._message(event.sender, event.message)
         elif isinstance(event, TopologyLearnt):
             self._learn(event.topology, event.revision)
-        elif isinstance(event, CasDone | CasFailed):
+        elif isinstance(event, CasSettled):
             self._proposing = False
             self._learn(event.topology, event.revision)
         # Of an unknown outcome nothing may be assumed: the commit may have happened, or may still happen. The

@@ -18,15 +18,13 @@ from hams_protocol.events import (
     BatchDone,
     BatchFailed,
     Captured,
-    CasDone,
-    CasFailed,
+    CasSettled,
     CasUnknown,
     CheckpointRead,
     Drain,
     Event,
     Late,
     Loaded,
-    LoadFailed,
     ModelDied,
     ModelReady,
     Tick,
@@ -304,10 +302,11 @@ class StatefulMachine(Vertex):
         elif isinstance(event, UpdateWanted):
             self._role.update_wanted(event)
         elif isinstance(event, Loaded):
+            if event.defect:
+                self._stop(f"the model refused the state: {event.defect}")
+                return
             self.warm, self.warming = True, False
             self._role.loaded(event)
-        elif isinstance(event, LoadFailed):
-            self._stop(f"the model refused the state: {event.message}")
         elif isinstance(event, ModelReady):
             self._model_ready(event)
         elif isinstance(event, ModelDied):
@@ -315,8 +314,8 @@ class StatefulMachine(Vertex):
             self.captures_open = 0
             self._role.model_died(event)
             self.ctx.emit(RestartModel(event.reason))
-        elif isinstance(event, CasFailed | CasDone):
-            self.proposals.settled(failed=isinstance(event, CasFailed))
+        elif isinstance(event, CasSettled):
+            self.proposals.settled(failed=not event.committed)
             self._role.proposal_settled()
             self.learn_revision(event.topology, event.revision)
         elif isinstance(event, CasUnknown):

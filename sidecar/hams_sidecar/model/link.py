@@ -5,7 +5,7 @@ so a model can neither run out of memory unseen nor write where others read. One
 at a time; a capture runs beside the next compute stage.
 
 Invariants: exactly one of BatchDone, BatchFailed and ModelDied answers a StartBatch; Captured or ModelDied a
-Capture; Loaded, LoadFailed or ModelDied a LoadState. Memory that a dead model could still write is kept until
+Capture; Loaded or ModelDied a LoadState. Memory that a dead model could still write is kept until
 that process is known to have ended. Never: decides about protocol state, retries, or starts processes
 (whoever started the model restarts it; it connects again).
 """
@@ -31,7 +31,6 @@ from hams_protocol.events import (
     BatchFailed,
     Captured,
     Loaded,
-    LoadFailed,
     ModelDied,
     ModelReady,
     UnitResult,
@@ -55,9 +54,7 @@ log = logging.getLogger(__name__)
 ModelEffect: TypeAlias = (
     StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | PreloadState | RestartModel
 )
-ModelEvent: TypeAlias = (
-    ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
-)
+ModelEvent: TypeAlias = ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded
 
 INITIAL_VERSION = 0
 
@@ -329,7 +326,7 @@ class ModelLink:
         try:
             buffer = await self._states.reserve(foreign.nbytes, urgent=True)
         except ArenaTooSmall as error:
-            self._emit(LoadFailed(effect.token, f"the state is too large: {error}"))
+            self._emit(Loaded(effect.token, f"the state is too large: {error}"))
             return
         buffer.view[:] = foreign.view
         if self._sessions.current is session:
@@ -370,7 +367,7 @@ class ModelLink:
             case frames.LoadRefused() if session.loads and session.loads[0][0].token == frame.token:
                 session.loads.popleft()
                 session.loads_sent -= 1
-                self._emit(LoadFailed(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
+                self._emit(Loaded(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:
                 session.ready = frame
                 self._sessions.complete(session)

@@ -47,11 +47,11 @@ MUTANTS: dict[str, Mutant] = {
             Edit("poison", "Attempts.is_settled", "return not self._open", "return True"),
             Edit(
                 "poison",
-                "Attempts.tick",
+                "Attempts._say_again",
                 "for announcement in self._open.values():",
                 "for announcement in ():",
             ),
-            Edit("poison", "Attempts.deadline", "if not self._open:\n    return FOREVER", "return FOREVER"),
+            Edit("poison", "Attempts.dues", "if not self._open:\n    return []", "return []"),
         ),
     ),
     "complete-request-taken": Mutant(

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from hams_protocol.deps import Dep
 from hams_protocol.effects import Answer, Effect, NotServed, Propose, Replied, Send, Stop
 from hams_protocol.events import (
-    CasDone,
-    CasFailed,
+    CasSettled,
     ClientGone,
     ClientRequest,
     Event,
@@ -360,11 +359,11 @@ class Net:
         if self.etcd_away or (name, "etcd") in self.cut:
             return
         if effect.revision != self.revision:
-            self.feed(name, CasFailed(self.topology, self.revision))
+            self.feed(name, CasSettled(self.topology, self.revision, committed=False))
             return
         self.topology = effect.topology
         self.revision += 1
-        self.feed(name, CasDone(self.topology, self.revision))
+        self.feed(name, CasSettled(self.topology, self.revision, committed=True))
         self.feed_all(TopologyLearnt(self.topology, self.revision))
 
     def post(self, sender: str, target: str, message: Message) -> None:

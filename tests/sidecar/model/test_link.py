@@ -18,7 +18,6 @@ from hams_protocol.events import (
     BatchFailed,
     Captured,
     Loaded,
-    LoadFailed,
     ModelDied,
     ModelReady,
     UpdateWanted,
@@ -469,8 +468,8 @@ async def test_a_state_of_another_layout_is_refused_by_name_and_nothing_changes(
     assert first.layout != second.layout
     await old.run(old.x((1, 2)))
     new.link.perform(LoadState(4, await old.capture()))
-    refused = await new.next(LoadFailed)
-    assert refused == LoadFailed(4, "state layout mismatch: total: image has <f4 [2], this model <f4 [3]")
+    refused = await new.next(Loaded)
+    assert refused == Loaded(4, "state layout mismatch: total: image has <f4 [2], this model <f4 [3]")
     assert bytes((await new.capture()).buffer.view) == bytes(second.state.buffer.view)
 
 
@@ -481,7 +480,7 @@ async def test_a_state_of_garbage_is_refused(hosts: Any) -> None:
     broken[0] ^= 1
     ready.state.buffer.view[:] = broken
     host.link.perform(LoadState(2, ready.state))
-    assert "not a state image" in (await host.next(LoadFailed)).message
+    assert "not a state image" in (await host.next(Loaded)).defect
 
 
 async def test_a_load_that_comes_during_a_batch_waits_for_its_end(hosts: Any, read: Any) -> None:
