@@ -9,11 +9,11 @@ from frontend_net import PAIR, Net, P, graph, op
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
 from hams_protocol.effects import Propose
-from hams_protocol.events import CasUnknown, Late, PeerDown, TopologyLearnt
+from hams_protocol.events import CasUnknown, Late, PeerDown, Received, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Mode
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import Admit, AskCopy, LogAck, LogAppend, LogCopy, ReplyEntry
+from hams_protocol.messages import Admit, AskCopy, Freeze, LogAck, LogAppend, LogCopy, ReplyEntry
 
 R0 = RequestId(0, 0)
 TRIO = ("F-1", "F-2", "F-3")
@@ -451,3 +451,30 @@ def test_a_joiner_of_a_version_that_does_not_say_what_it_knows_is_admitted():
     net.deliver("F-2", "F-1", LogAck(0, 1, 3))
     net.run()
     assert net.topology.find("F/0").in_sync == ("F-2",)
+
+
+def test_a_joiner_that_its_owner_alone_cannot_reach_is_dropped():
+    """No manager sees a fault there, so nobody else would name another one."""
+    net = Net(graph(op("p", FRONTEND))).start(in_sync=False)
+    net.hold = lambda sender, target, message: isinstance(message, LogCopy)
+    net.join_all_now()
+    net.run()
+    assert roles(net)[2] == ("F-2",)
+    net.cut |= {("F-1", "F-2"), ("F-2", "F-1")}
+    net.feed("F-1", PeerDown("F-2"))
+    net.advance(0.5)
+    assert roles(net) == ("F-1", (), ())
+
+
+def test_an_owner_that_stands_still_sends_nothing_when_a_connection_comes_back():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.cut.add(("F-1", "F-2"))
+    net.ask("F-1")
+    net.run()
+    net.feed("F-1", Received("manager", Freeze(1, net.topology.generation, "F/0", 1)))
+    before = len(net.sends(LogAppend))
+    net.revive_link("F-1", "F-2")
+    net.run()
+    assert len(net.sends(LogAppend)) == before
+    net.advance(limits.frozen_max_s + 1.0)
+    assert net.machines["F-2"].shards()[0].last == net.machines["F-1"].shards()[0].last > 0
