@@ -155,6 +155,22 @@ def test_a_keeper_that_does_not_answer_or_is_gone_is_given_up_for_another_and_ne
     assert not of(rig.all, StateCopy), "everybody has been tried"
 
 
+def test_an_instance_out_of_reach_is_called_once_its_connection_stands():
+    """Called before, it would be given up at once, and never be called again in the epoch."""
+    backup = Rig(StatefulMachine(DATA, "q", "q-2"))
+    backup.ready(P("another state 0"))
+    backup.learn(topo(1, rset("q", "q-1", joining=("q-2",))))
+    backup.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
+    backup.learn(topo(2, rset("q", "q-1", "q-2")))
+    backup.step(MembersChanged((member("p-1"), member("q-2"))))
+    backup.step(PeerDown("p-1"))
+    backup.all.clear()
+    backup.learn(topo(3, ALONE, P_SLOT, revoked=("q-1",)))
+    backup.loaded(backup.all)
+    assert not of(backup.all, StateCopy)
+    assert of(backup.step(PeerUp("p-1")), StateCopy, to="p-1")
+
+
 def test_a_keeper_that_dies_is_dropped_by_the_primarys_own_proposal():
     rig = promoted()
     named(rig)

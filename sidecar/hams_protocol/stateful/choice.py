@@ -106,6 +106,7 @@ class KeeperChoice:
             and (item.of == FRONTEND or item.of in m.graph.operators)
             and item.instance not in topology.revoked
             and item.instance not in self._done
+            and item.instance not in m.links.down  # it may be had later: it is not done with
         ]
         if not free:
             return None
