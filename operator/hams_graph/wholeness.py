@@ -70,7 +70,10 @@ def unserved(graph: Graph, topology: Topology, serves: Callable[[InstanceId, str
     """What keeps a graph from answering: states and shards first, then slots."""
     for name in copies_wanted(graph):
         replica_set = topology.find(name)
-        if replica_set.lost:
+        if replica_set.lost and topology.untouched:
+            begins = "it begins again by itself, as no request has come yet"
+            yield Lack(READY, name, "NoPrimary", f"none of the instances of {name} is left; {begins}")
+        elif replica_set.lost:
             decide = (
                 "it begins again" if replica_set.may_restart else f"to begin it again: hams restart {name}"
             )

@@ -85,12 +85,17 @@ class SlotTable:
 
 @frozen
 class Topology:
-    """Roles, epochs, slots, ends, in-sync sets, revoked ids of one graph."""
+    """Roles, epochs, slots, ends, in-sync sets, revoked ids of one graph.
+
+    `untouched`: no frontend has taken a request yet, so every log is empty and every state is as its model
+    made it. The first topology says so, and the last one before the first request is logged.
+    """
 
     generation: int = 0
     sets: tuple[ReplicaSet, ...] = ()
     tables: tuple[SlotTable, ...] = ()
     revoked: tuple[InstanceId, ...] = ()
+    untouched: bool = False
 
     def find(self, name: str) -> ReplicaSet:
         """The replica set of an operator or shard; an empty one if it has none yet."""
@@ -200,6 +205,11 @@ def allow_restart(topology: Topology, name: str) -> Topology | None:
     if it is not lost."""
     replica_set = topology.find(name)
     return topology.with_set(replace(replica_set, may_restart=True)).next() if replica_set.lost else None
+
+
+def touch(topology: Topology) -> Topology:
+    """A frontend has its first request: from the commit of this on, logs may hold something."""
+    return replace(topology, untouched=False).next()
 
 
 def call(

@@ -72,10 +72,11 @@ def all_members_die(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def lost_early(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Every instance of a stateful operator dies before the first request. Nothing is lost by that, so no
-    person need decide."""
+    """Every instance of a stateful operator dies before the first request, every frontend, or both. Nothing
+    is lost by that, so no person need decide."""
     op = stateful(rng, graph)
-    return [Fault(0.3 * rng.random(), "kill-all", f"set:{op}")]
+    everybody = rng.choice(([f"set:{op}"], ["any:F"], [f"set:{op}", "any:F"]))
+    return [Fault(0.3 * rng.random(), "kill-all", of) for of in everybody]
 
 
 def lost_late(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -86,6 +87,18 @@ def lost_late(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [
         Fault(at, "kill-all", f"set:{op}"),
         *(Fault(at + wait_s, "decide", what=op) for wait_s in (3.0, 4.0, 5.0)),
+    ]
+
+
+def lost_unsaid(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The first requests come while no frontend reaches etcd, so none can say that there are any, and every
+    instance of a stateful operator dies: nothing may have been logged, as the state begins again."""
+    op, away_s = stateful(rng, graph), 14.0
+    return [
+        Fault(0.0, "cut-etcd", "primary:F", span_s=away_s),
+        Fault(0.0, "cut-etcd", "backup:F", span_s=away_s),
+        Fault(rng.uniform(0.2, 0.5), "kill-all", f"set:{op}"),
+        *(Fault(away_s + wait_s, "decide", what=op) for wait_s in (1.0, 2.0, 3.0)),
     ]
 
 
@@ -154,13 +167,22 @@ LOGS_AND_LOSSES: dict[str, Scenario] = {
         epochs=1,
     ),
     "lost-early": Scenario(
-        "every member of a set dies before the first request",
+        "everybody who holds a state or a log dies before the first request",
         CHAINS,
         lost_early,
         calls_from_s=6.0,
         whole_s=limits.lost_recovers_s,
     ),
     "lost-late": Scenario("a lost state that requests may have touched", CHAINS, lost_late, span_s=6.0),
+    "lost-unsaid": Scenario(
+        "a state that is lost before a frontend can say that there is a request",
+        CHAINS,
+        lost_unsaid,
+        frontends=2,
+        shards=1,
+        span_s=18.0,
+        whole_s=limits.lost_recovers_s,
+    ),
     "follower-dies": Scenario(
         "a shard's follower dies", ("single", "pair", "relay"), follower_dies, frontends=2, shards=1
     ),

@@ -119,6 +119,16 @@ def test_of_a_lost_state_it_is_said_what_brings_it_back(may_restart: bool, decid
     assert why_not(READY, lacks(lost)) == ("StateLost", f"no replica of the state of count is left; {decide}")
 
 
+@pytest.mark.parametrize("name", ["count", SHARD])
+def test_of_a_graph_without_a_request_nothing_can_be_lost(name: str) -> None:
+    """It said StateLost, and hid why its models do not start."""
+    gone = replace(WHOLE.with_set(ReplicaSet(name, 2, "c1", lost=True)), untouched=True)
+    message = (
+        f"none of the instances of {name} is left; it begins again by itself, as no request has come yet"
+    )
+    assert why_not(READY, lacks(gone)) == ("NoPrimary", message)
+
+
 @pytest.mark.parametrize(
     ("replica_set", "message"),
     [

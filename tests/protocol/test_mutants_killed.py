@@ -5,8 +5,10 @@ from collections.abc import Callable
 import pytest
 import test_backup as backup
 import test_deadlines as deadlines
+import test_failover as failover
 import test_findings as findings
 import test_followers as followers
+import test_gateway as gateway
 import test_handoff as handoff
 import test_joins as joins
 import test_keeper as keeper
@@ -56,8 +58,12 @@ KILLERS: dict[str, Callable[[], None]] = {
         poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served
     ),
     "complete-request-taken": vertex.test_a_complete_request_is_refused_for_ever,
-    "begins-again-unasked": (
-        recovery.test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person_logged
+    "begins-again-unasked": (recovery.test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person),
+    "complete-injected-again": (
+        failover.test_what_the_tail_calls_complete_is_neither_injected_again_nor_taken_from_another_execution
+    ),
+    "logged-before-said": (
+        gateway.test_the_first_request_of_a_graph_waits_until_the_topology_says_that_there_is_one
     ),
     "complete-without-close": findings.test_a_first_whose_loser_becomes_orphan_does_not_run_again,
     "consumed-not-restored": (

@@ -13,6 +13,7 @@ from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.graph import FRONTEND
 from hams_protocol.stateful.keeper import Keeper
+from hams_protocol.topology import touch
 
 
 class Changes(Timed):
@@ -36,7 +37,8 @@ class Changes(Timed):
         self._again_at = FOREVER
 
     def propose(self) -> None:
-        """The owner's own compare-and-swap: hand a shard over, or what the leader of its set wants.
+        """That the graph has its first request. Then the owner's own compare-and-swap: hand a shard over, or
+        what the leader of its set wants.
 
         A handover in doubt whose successor is gone is ended by any other change from the same revision: only
         one of the two can be committed.
@@ -47,6 +49,9 @@ class Changes(Timed):
         if not proposals.may_propose:
             for owner in self._roles.owners.values():
                 owner.closing = False
+            return
+        if self._has_first_request:
+            proposals.propose(touch(ctx.knowledge.topology))
             return
         for owner in self._roles.owners.values():
             changed = owner.hand_over() if self.handing_off else None
@@ -59,6 +64,11 @@ class Changes(Timed):
             if changed is not None:
                 proposals.propose(changed)
                 return
+
+    @property
+    def _has_first_request(self) -> bool:
+        """Whether a client waits here of a graph in which nothing was logged yet."""
+        return self._ctx.knowledge.topology.untouched and self._clients() > 0
 
     def drain(self) -> None:
         """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits
@@ -81,5 +91,7 @@ class Changes(Timed):
             self.propose()
 
     def dues(self) -> list[Due]:
-        """A handoff under way is looked at again."""
-        return [(max(self._again_at, self._frontend.proposals.at), self.propose)]
+        """A handoff under way, and that a first request came, are proposed again."""
+        at = self._frontend.proposals.at
+        first_at = at if self._has_first_request else FOREVER
+        return [(max(self._again_at, at), self.propose), (first_at, self.propose)]

@@ -12,7 +12,7 @@ from hams_protocol import limits
 from hams_protocol.effects import Effect, Loss, NoteLost
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import Freeze, FreezeAnswer, Probe, RoleReport
+from hams_protocol.messages import Probe, RoleReport
 from hams_protocol.recovery import assign
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -20,71 +20,6 @@ if TYPE_CHECKING:
     from hams_protocol.recovery.machine import ManagerMachine
 
 FOREVER = float("inf")
-
-
-class Logs:
-    """Whether any request was ever logged in this graph: if not, every state is as its model made it (version
-    0).
-
-    The owners of all shards are asked by a Freeze, which holds for one generation: until a commit makes the
-    next one, none of them admits a request, so what they answer is still true when that commit is made.
-    """
-
-    def __init__(self, machine: "ManagerMachine") -> None:
-        self._m = machine
-        self._ctx = machine.ctx
-        self._questions = 0
-        self._asked: dict[int, str] = {}
-        self._asked_in = -1
-        self._empty: set[str] = set()
-        self._touched = False
-        self.again_at = FOREVER
-
-    @property
-    def are_empty(self) -> bool:
-        """Whether all owners have said so in the present generation."""
-        known = self._m.knowledge.topology.generation
-        return known == self._asked_in and self._empty.issuperset(self._asked.values())
-
-    def forget(self) -> None:
-        """Nothing depends on it now."""
-        self._asked_in, self.again_at = -1, FOREVER
-
-    def ask(self, topology: Topology) -> None:
-        """Freeze the owners, once in a generation, and again if answers do not come. A log that was lost may
-        have held something."""
-        if self._touched or not self._m.from_scratch:
-            return
-        if topology.generation == self._asked_in and self._ctx.now < self.again_at:
-            return
-        shards = [
-            replica_set for name in self._m.graph.shard_names if (replica_set := topology.find(name)).epoch
-        ]
-        if any(
-            replica_set.lost or replica_set.restarted_in or replica_set.primary in topology.revoked
-            for replica_set in shards
-        ):
-            return
-        self._asked, self._empty, self._asked_in = {}, set(), topology.generation
-        self.again_at = self._ctx.now + 2 * limits.frozen_max_s
-        for replica_set in shards:
-            assert replica_set.primary is not None, "a shard in an epoch has an owner"
-            self._questions += 1
-            self._asked[self._questions] = replica_set.name
-            self._ctx.send(
-                replica_set.primary,
-                Freeze(self._questions, topology.generation, replica_set.name, replica_set.epoch),
-            )
-
-    def answered(self, answer: FreezeAnswer) -> bool:
-        """One owner's answer; False if it was not asked here."""
-        if self._asked.get(answer.attempt) != answer.name:
-            return False
-        if answer.generation == self._asked_in and answer.applied is not None:
-            self._touched = self._touched or answer.applied > 0
-            if answer.applied == 0:
-                self._empty.add(answer.name)
-        return True
 
 
 class Losses:
@@ -97,7 +32,6 @@ class Losses:
         self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self._awaited_since: dict[tuple[str, int, InstanceId], float] = {}
         self._lost_since: dict[str, float] = {}
-        self._logs = Logs(machine)
         self.ask_at = FOREVER
 
     def saved(self, sender: InstanceId, report: RoleReport) -> None:
@@ -193,37 +127,15 @@ class Losses:
 
     @property
     def wake_ats(self) -> list[float]:
-        """When those who hang have been waited for long enough, and owners of shards are asked again."""
-        return [*(since + limits.hung_wait_s for since in self._lost_since.values()), self._logs.again_at]
-
-    # -- states that no request has touched ------------------------------------------------------------------
+        """When those who hang have been waited for for long enough."""
+        return [since + limits.hung_wait_s for since in self._lost_since.values()]
 
     def _is_untouched(self, item: ReplicaSet) -> bool:
-        """Whether an operator's lost state is still as its model made it: then nothing is lost, and it begins
-        again without a person."""
-        if item.name not in self._m.graph.operators or self._may_any_wake_up(item):
-            return False
-        return self._logs.are_empty
-
-    def ask_logs(self) -> None:
-        """The question whether any request was ever logged, if that decides something now."""
-        topology = self._m.knowledge.topology
-        waits = any(
-            item.lost
-            and not item.may_restart
-            and item.name in self._m.graph.operators
-            and assign.unburdened(self._m.members, item.name, item, topology)
-            and not self._may_any_wake_up(item)
-            for item in topology.sets
-        )
-        if not waits or not self._m.leader:
-            self._logs.forget()
-        else:
-            self._logs.ask(topology)
-
-    def froze(self, answer: FreezeAnswer) -> bool:
-        """An answer to that question; False if it is of another one."""
-        return self._logs.answered(answer)
+        """Whether a lost state is still as its model made it, or a lost log empty: then nothing is lost, and
+        it begins again without a person. The topology says so, and a commit made from it holds only while no
+        frontend has committed otherwise."""
+        untouched = self._m.from_scratch and self._m.knowledge.topology.untouched
+        return untouched and not self._may_any_wake_up(item)
 
     def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId]) -> bool:
         """Instances read theirs once they learn that the state is lost; each tells a probe what it has

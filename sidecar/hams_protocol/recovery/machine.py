@@ -7,6 +7,8 @@ just answered, so never the last replica of a state; every change is one compare
 it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
 """
 
+from dataclasses import replace
+
 from hams_protocol import limits
 from hams_protocol.context import Context
 from hams_protocol.effects import Effect, Loss, NoteLost, Propose
@@ -224,7 +226,7 @@ class ManagerMachine:
         self.ctx.send(sender, ProbeAnswer(probe.nonce, Health.HEALTHY, generation))
 
     def _froze(self, sender: InstanceId, answer: FreezeAnswer) -> None:
-        if not self.losses.froze(answer) and self.attempt is not None:
+        if self.attempt is not None:
             self.suspicions.answered(sender)
             self.attempt.freeze_answer(sender, answer)
 
@@ -245,7 +247,6 @@ class ManagerMachine:
             return
         self.suspicions.expire()
         self.losses.ask_saved()
-        self.losses.ask_logs()
         if self._proposing or self.ctx.now < self._held_until:
             return
         # What one commit can both revoke and replace is left to an attempt, or the set would have no primary
@@ -399,6 +400,8 @@ class ManagerMachine:
             return
         self._assign_since = FOREVER
         self.ctx.emit_all(notes)
+        if topology.generation == 0:
+            changed = replace(changed, untouched=self.from_scratch)
         self._propose(changed.next())
 
     def _propose(self, topology: Topology) -> None:

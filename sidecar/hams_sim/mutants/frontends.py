@@ -253,6 +253,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "logged-before-said": Mutant(
+        "a frontend logs its first request before the topology says that there is one",
+        "7.2",
+        (
+            Edit(
+                "frontend.gateway",
+                "Gateway._hand_over",
+                "if self._ctx.knowledge.topology.untouched:",
+                "if False:",
+            ),
+        ),
+    ),
     "longest-log-wins": Mutant(
         "a shard's new owner keeps entries above the end, which others do not hold",
         "5",

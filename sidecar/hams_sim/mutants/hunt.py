@@ -41,6 +41,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "apply-orphan": ("out-of-reach",),
     "attempt-not-awaited": ("innocents",),
     "begins-again-unasked": ("lost-early", "lost-late"),
+    "logged-before-said": ("lost-unsaid",),
     "complete-request-taken": ("echo",),
     "deps-not-transitive": ("F1",),
     "consumed-not-restored": ("F2",),

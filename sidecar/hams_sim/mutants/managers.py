@@ -4,10 +4,16 @@ from hams_sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: dict[str, Mutant] = {
     "begins-again-unasked": Mutant(
-        "a lost state begins again as its model makes it though no frontend was asked whether it had a "
-        "request",
+        "a lost state begins again as its model makes it though a request may have been logged",
         "7.2",
-        (Edit("recovery.losses", "Losses._is_untouched", "return self._logs.are_empty", "return True"),),
+        (
+            Edit(
+                "recovery.losses",
+                "Losses._is_untouched",
+                "untouched = self._m.from_scratch and self._m.knowledge.topology.untouched",
+                "untouched = True",
+            ),
+        ),
     ),
     "dead-model-stays-dead": Mutant(
         "an instance whose model was said to be dead stays a confirmed suspect in later topologies",

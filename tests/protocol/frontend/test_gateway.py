@@ -2,6 +2,7 @@
 3)."""
 
 import zlib
+from dataclasses import replace
 
 import pytest
 from frontend_net import Net, P, graph, op
@@ -456,3 +457,22 @@ def test_the_meta_of_a_request_is_handed_on():
     got = net.op("p").deliveries()[0].token.meta
     assert (got.parameters, got.trace, got.hops) == (meta.parameters, meta.trace, 0)
     assert 0 < got.budget_s <= 5.0
+
+
+def test_the_first_request_of_a_graph_waits_until_the_topology_says_that_there_is_one():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.commit(replace(net.topology, untouched=True))
+    net.etcd_away = True
+    handle = net.ask("F-2", "k")
+    net.run()
+    assert not net.notes(NoteLog), "a lost log must have been empty while the topology says so"
+    net.etcd_away = False
+    net.feed("F-2", CasUnknown())
+    net.advance(2 * limits.propose_retry_s)
+    net.run()
+    assert net.reply(handle) == ["p-1:1"]
+    assert not net.topology.untouched
+    proposed = len(net.proposals)
+    net.ask("F-1", "other")
+    net.run()
+    assert len(net.proposals) == proposed, "it is said once"
