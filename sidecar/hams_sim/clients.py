@@ -90,7 +90,8 @@ class Client:
         if self.done:
             return
         self.attempts += 1
-        if self.attempts > limits.client_attempts_max:
+        late_s = 2 * world.replaced_s  # two that die one after the other, each replaced late
+        if self.attempts > limits.client_attempts_max + late_s / limits.client_again_s:
             raise Broken("I7", f"{self.name} was not answered in {self.attempts} attempts")
         frontends = [node for node in world.nodes.values() if node.is_frontend and node.alive]
         self.frontend = None
@@ -170,7 +171,7 @@ class Client:
             if outcome.status in (429, 503, 504):
                 self.world.seen(f"client told {outcome.status}")
                 if self.call.key is not None or outcome.status != 504:
-                    self._again(max(outcome.retry_after_s, 0.03))
+                    self._again(max(outcome.retry_after_s, limits.client_again_s))
                 else:
                     self._finish("error", None)
             else:

@@ -82,7 +82,10 @@ client_budget_s = 30.0
 """A client's deadline."""
 
 client_attempts_max = 400
-"""Attempts of one client for one request."""
+"""Attempts of one client for one request, where who dies is replaced at once."""
+
+client_again_s = 0.03
+"""A client that is told 503 asks again after this long, unless it is told to wait longer."""
 
 echo_s = 0.5
 """A message that a hostile network repeats comes again within this long."""
@@ -128,6 +131,9 @@ included."""
 replaced_late_s = 15.0
 """Where replacements come late, an instance that died is replaced after this long: a cluster without room, or
 models that load slowly."""
+
+checkpoint_read_s = 0.003
+"""A checkpoint is read from disk in so long, unless a scene says otherwise."""
 
 replaced_slowly_s = 3.0
 """And in scenes in which more than one instance is hurt before the first replacement comes."""

@@ -4,6 +4,7 @@ of which everybody dies."""
 from random import Random
 
 from hams_protocol.graph import Graph, WhenUnprotected
+from hams_protocol.limits import checkpoint_wait_s
 from hams_sim import limits
 from hams_sim.faults import Fault
 from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, last, lose, stateful
@@ -71,6 +72,14 @@ def all_members_die(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def replaced_twice(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Every member of a set dies, and so do their replacements while they read what is on disk. Those that
+    come last have their own time for that."""
+    op = stateful(rng, graph)
+    again_s = REPLACED_S + 1.6
+    return [Fault(1.0, "kill-all", f"set:{op}"), Fault(again_s, "kill-all", f"any:{op}")]
+
+
 def lost_early(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Every instance of a stateful operator dies before the first request, every frontend, or both. Nothing
     is lost by that, so no person need decide."""
@@ -126,6 +135,9 @@ def follower_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [kill(rng.uniform(span / 2, span), "backup:F")]
 
 
+REPLACED_S = checkpoint_wait_s + 1.0
+"""The scene `replaced-twice` begins again only with those that come later than others would be waited for."""
+
 LOGS_AND_LOSSES: dict[str, Scenario] = {
     "no-key": Scenario(
         "calls without keys while owners of shards die",
@@ -157,6 +169,16 @@ LOGS_AND_LOSSES: dict[str, Scenario] = {
         "every frontend dies", ("single", "chain", "feedback"), all_frontends_die, span_s=1.0, restarts=True
     ),
     "state-lost": Scenario("every member of a set dies", CHAINS, all_members_die, span_s=1.0, restarts=True),
+    "replaced-twice": Scenario(
+        "replacements die while they read checkpoints, and those that come last read slowly",
+        CHAINS,
+        replaced_twice,
+        span_s=REPLACED_S + 2.0,
+        restarts=True,
+        replaced_s=REPLACED_S,
+        reads_s=2.0,
+        whole_s=limits.lost_recovers_s + REPLACED_S,
+    ),
     "others-wait": Scenario(
         "healthy backups wait for what is durable elsewhere",
         ("pair", "sandwich"),

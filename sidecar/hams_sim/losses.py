@@ -142,11 +142,12 @@ class Losses:
                     f"{copy.version} of epoch {copy.epoch}",
                 )
 
-        self._check_waited(item.name, mine, manager)
+        self._check_waited(item, mine, manager)
 
-    def _check_waited(self, name: str, mine: tuple[int, int], manager: "Node") -> None:
-        """Nobody begins a state again with less than is on disk, while somebody may yet say what there is."""
-        world = self._world
+    def _check_waited(self, item: ReplicaSet, mine: tuple[int, int], manager: "Node") -> None:
+        """Nobody begins a state again with less than is on disk, while somebody may yet say what there is.
+        Each has its own time for that; of who is chosen, the manager knows at once."""
+        world, name = self._world, item.name
         best = world.disk.get(name)
         if best is None or not best.version or (best.epoch, best.version) <= mine:
             return
@@ -157,16 +158,21 @@ class Losses:
             and node.sound
             and not node.etcd_cut
             and node.id not in self._read
-            and world.now - world.etcd.registered_at.get(node.id, world.now) > limits.registered_known_s
+            and (node.id == item.primary or self._registered_s(node) > limits.registered_known_s)
+            and min(self._registered_s(node), world.now - self._said_at.get(name, world.now))
+            < checkpoint_wait_s
         ]
-        waited_s = world.now - self._said_at.get(name, world.now)
-        if silent and waited_s < checkpoint_wait_s:
+        if silent:
             raise Broken(
                 "I1",
-                f"{manager.id} begins {name} again after {waited_s:.1f} s, though {', '.join(silent)} has "
-                "not said"
+                f"{manager.id} begins {name} again, though {', '.join(silent)} has not said"
                 f" what is on disk: version {best.version}",
             )
+
+    def _registered_s(self, node: "Node") -> float:
+        """For how long an instance has been registered."""
+        world = self._world
+        return world.now - world.etcd.registered_at.get(node.id, world.now)
 
     def written(self, node: "Node", copy: StateCopy) -> None:
         """A checkpoint is to be written: of a durable version, the newest known to be so, with everything

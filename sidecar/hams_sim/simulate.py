@@ -290,6 +290,7 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     _begin(world, plan)
     start = world.now
     world.replaced_s = plan.replaced_s
+    world.reads_s = scene.reads_s
     lines.append(FaultLine(what="faults begin", at=start))
     for call in plan.calls:
         if call.number not in spec.drop_calls:

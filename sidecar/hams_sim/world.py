@@ -178,6 +178,7 @@ class World:
         self.turn_of: Node | None = None
         self.unread: set[RequestId] = set()
         self.replaced_s = 0.0
+        self.reads_s = limits.checkpoint_read_s
         self.struck_at = 0.0
         self.slowest_s = 0.0
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
@@ -418,7 +419,7 @@ class World:
     def _read_checkpoint(self, node: Node, effect: ReadCheckpoint) -> None:
         """The newest one, unless this host's disk is torn."""
         copy = self.disk.get(effect.op) if self.shell_rng.random() < 0.8 else None
-        self.after(0.003, self._checkpoint_read, node, copy)
+        self.after(self.reads_s, self._checkpoint_read, node, copy)
 
     def _checkpoint_read(self, node: Node, copy: StateCopy | None) -> None:
         if node.alive and not node.paused:
