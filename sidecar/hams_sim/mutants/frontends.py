@@ -317,6 +317,12 @@ MUTANTS: dict[str, Mutant] = {
                 "follower.progress_at = follower.silent_since = now",
                 "pass",
             ),
+            Edit(
+                "replica.progress",
+                "Progress.is_sent",
+                "if self.received >= self.sent and position > self.sent:",
+                "if self.sent_at == self.named_at:",
+            ),
         ),
     ),
     "query-without-fence": Mutant(
