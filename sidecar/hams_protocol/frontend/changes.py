@@ -50,7 +50,7 @@ class Changes(Timed):
             for owner in self._roles.owners.values():
                 owner.closing = False
             return
-        if self._has_first_request:
+        if self.has_first_request:
             proposals.propose(touch(ctx.knowledge.topology))
             return
         for owner in self._roles.owners.values():
@@ -66,7 +66,7 @@ class Changes(Timed):
                 return
 
     @property
-    def _has_first_request(self) -> bool:
+    def has_first_request(self) -> bool:
         """Whether a client waits here of a graph in which nothing was logged yet."""
         return self._ctx.knowledge.topology.untouched and self._clients() > 0
 
@@ -93,5 +93,5 @@ class Changes(Timed):
     def dues(self) -> list[Due]:
         """A handoff under way, and that a first request came, are proposed again."""
         at = self._frontend.proposals.at
-        first_at = at if self._has_first_request else FOREVER
-        return [(max(self._again_at, at), self.propose), (first_at, self.propose)]
+        again_at = -FOREVER if self.has_first_request else self._again_at
+        return [(max(again_at, at), self.propose)]

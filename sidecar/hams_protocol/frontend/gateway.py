@@ -165,9 +165,8 @@ class Gateway:
                 self._forward(counter, waiting, whole=False)
 
     def _hand_over(self, counter: int, waiting: Waiting) -> None:
-        if self._ctx.knowledge.topology.untouched:  # no log takes it before the topology says otherwise
-            self._ctx.wishing = True
-            return
+        if self._ctx.knowledge.topology.untouched:
+            return  # no log takes it before the topology says otherwise: `Changes` proposes that
         roles = self._ctx.knowledge.set_of(self._ctx.graph.shard_names[waiting.shard])
         if roles.primary == self._ctx.instance:
             owner = self._owners.get(waiting.shard)

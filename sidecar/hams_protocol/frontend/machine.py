@@ -243,6 +243,7 @@ class FrontendMachine:
         if (
             timers
             or self._changes.handing_off
+            or self._changes.has_first_request
             or any(owner.replication.wishing for owner in self._owners.values())
         ):
             self._changes.propose()
