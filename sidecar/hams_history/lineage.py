@@ -28,7 +28,7 @@ class WrongDependency:
 
     @property
     def version_name(self) -> str:
-        """As people read it."""
+        """The version as people read it."""
         return f"version {self.version} of {self.op}, epoch {self.stretch.epoch}"
 
 

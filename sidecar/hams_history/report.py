@@ -131,7 +131,7 @@ class Report:
         ]
 
     def render(self) -> str:
-        """For people."""
+        """The report as text for people."""
         text: list[str] = []
         for number, violation in enumerate(self.violations, 1):
             text.append(f"{number}. {violation.invariant} violated ({TITLES[violation.invariant]})")
@@ -171,7 +171,7 @@ class Report:
         return f"OK: {seen}, no violation{' in what could be checked' if self.skips else ''}."
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
+        """The report as JSON for programs."""
         return {
             "ok": self.ok,
             "exit_code": self.exit_code,

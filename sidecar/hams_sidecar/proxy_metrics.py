@@ -19,7 +19,7 @@ class Work:
 
 
 def samples(node: Node, memory: Arena, work: Work) -> Iterator[Sample]:
-    """All of them."""
+    """All samples of one proxy."""
     machine = node.machine
     assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
     used = memory.stats()

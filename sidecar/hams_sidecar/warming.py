@@ -42,8 +42,8 @@ class Warming:
             self._loaded.clear()
 
     async def until_loaded(self) -> None:
-        """Until the model has loaded and etcd answers: to end because it does not would take the model along.
-        Raises CoordinationError."""
+        """Wait until the model has loaded and etcd answers: to end because it does not would take the model
+        along. Raises CoordinationError."""
         key = records.warming_key(self._uid, self._instance)
         while True:
             try:
@@ -62,7 +62,7 @@ class Warming:
                 await asyncio.sleep(limits.return_pause_s)
 
     async def over(self) -> None:
-        """It is registered, or ends."""
+        """End the key of a warming instance: it is registered, or ends."""
         registration, self._registration = self._registration, None
         if registration is not None:
             with contextlib.suppress(CoordinationError):  # it expires by itself

@@ -131,7 +131,7 @@ class Lives:
             )
 
     def heal_etcd(self, node: Node) -> None:
-        """It does again."""
+        """The instance reaches etcd again."""
         node.etcd_cut = max(0, node.etcd_cut - 1)
         if node.etcd_cut == 0 and node.alive:
             node.silent_since = -1.0

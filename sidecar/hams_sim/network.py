@@ -223,12 +223,12 @@ class Network:
     # -- faults ----------------------------------------------------------------------------------------------
 
     def cut(self, link: Link, stalls: bool) -> None:
-        """Nothing passes from now on."""
+        """Cut a link: nothing passes from now on."""
         link.cut += 1
         link.stalls = stalls
 
     def heal(self, link: Link) -> None:
-        """It passes again; what was kept arrives in order, unless an end has given the connection up."""
+        """Heal a link: what was kept arrives in order, unless an end has given the connection up."""
         link.cut = max(0, link.cut - 1)
         if link.cut:
             return

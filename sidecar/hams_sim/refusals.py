@@ -118,7 +118,7 @@ class Refusals:
             )
 
     def check_not_served(self, client: "Client", outcome: NotServed) -> None:
-        """No reply."""
+        """Judge a call that got no reply."""
         world, call = self._world, client.call
         if outcome.status == 504:
             waited_s = world.now - client.sent_at

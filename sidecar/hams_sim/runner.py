@@ -26,7 +26,7 @@ WEIGHTS = {"random": 3}
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """The failure in a line for people."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -77,7 +77,7 @@ class Tally:
             self.failures.append(outcome)
 
     def as_json(self, took_s: float) -> dict[str, object]:
-        """For programs."""
+        """The result as JSON for programs."""
         return {
             "histories": self.histories,
             "histories_per_s": round(self.histories / took_s, 1),
@@ -94,7 +94,7 @@ class Tally:
         }
 
     def render(self, took_s: float) -> str:
-        """For people."""
+        """The result as text for people."""
         text = [
             f"{self.histories} histories in {took_s:.1f} s ({self.histories / took_s:.1f}/s), {self.calls} "
             "requests, "

@@ -72,7 +72,7 @@ class Spec:
     mode: str = ""
 
     def command(self) -> str:
-        """Replays it."""
+        """The command that replays this history."""
         text = f"hams sim --seed {self.seed} --histories 1 --shape {self.shape}"
         text += f" --fault {self.fault or PLAIN}"
         drops = [f"fault:{number}" for number in sorted(self.drop_faults)]
@@ -106,7 +106,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Everything held."""
+        """Whether every invariant held."""
         return not self.what
 
 

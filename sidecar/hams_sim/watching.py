@@ -96,7 +96,7 @@ class Watching:
             self._beat(node)
 
     def rest(self, node: Node) -> None:
-        """It is paused."""
+        """The instance is paused."""
         node.beats = False
         node.shell.rest()
 

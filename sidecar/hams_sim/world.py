@@ -76,7 +76,7 @@ class SimHost:
         self._perform = world.performers
 
     def now(self) -> float:
-        """Its own clock."""
+        """The clock of the instance itself."""
         return self._world.now + self._node.skew
 
     def turn_soon(self) -> None:

@@ -114,7 +114,7 @@ class FailureDetector:
             self._peers[peer] = Rhythm(now)
 
     def forget(self, peer: InstanceId) -> None:
-        """It is no member any more."""
+        """Forget a peer that is no member any more."""
         self._peers.pop(peer, None)
 
     def rest(self) -> None:
@@ -123,7 +123,7 @@ class FailureDetector:
         self._checked_s = None
 
     def record(self, peer: InstanceId, at: float) -> None:
-        """It was heard at that time; a peer that is not expected does not matter."""
+        """Note when a peer was heard; a peer that is not expected does not matter."""
         rhythm = self._peers.get(peer)
         if rhythm is not None:
             rhythm.record(at)

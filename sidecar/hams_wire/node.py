@@ -220,7 +220,7 @@ class Node:
             self._history.close()
 
     async def until_stopped(self, *events: asyncio.Event, timeout_s: float | None = None) -> None:
-        """Until the core says Stop, one of the events is set, or the time is over."""
+        """Wait until the core says Stop, one of the events is set, or the time is over."""
         waiting: list[asyncio.Future[Any]] = [self._loop.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait(
@@ -231,8 +231,8 @@ class Node:
                 task.cancel()
 
     async def until(self, holds: Callable[[], bool], *events: asyncio.Event, timeout_s: float) -> None:
-        """Until `holds`, as far as members and notes in etcd decide that; or the core says Stop, one of the
-        events is set, or the time is over."""
+        """Wait until `holds`, as far as members and notes in etcd decide that; or the core says Stop, one of
+        the events is set, or the time is over."""
         by = self.now() + timeout_s
         while not holds():
             left_s = by - self.now()
@@ -360,7 +360,7 @@ class Node:
         return self.network.unacknowledged_s(peer)
 
     def break_off(self, peer: InstanceId) -> None:
-        """Nothing passes between the two hosts."""
+        """Give up the connection to a peer: nothing passes between the two hosts."""
         log.info("the connection to %s is given up: its host acknowledges nothing", peer)
         self.network.break_off(peer)
 

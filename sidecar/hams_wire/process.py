@@ -163,13 +163,13 @@ class Stage(Enum):
     """How far a process of a graph has come. Not every process passes all of them."""
 
     STARTING = auto()
-    """It opens its ports and connections."""
+    """The process opens its ports and connections."""
     WARMING = auto()
-    """It waits for its model, or for what it takes over, and is not registered."""
+    """The process waits for its model, or for what it takes over, and is not registered."""
     SERVING = auto()
     """Its instance is registered, and has the roles that managers give it."""
     LEAVING = auto()
-    """It was asked to end, and hands over."""
+    """The process was asked to end, and hands over."""
     ENDED = auto()
     """Its last instance is closed."""
 

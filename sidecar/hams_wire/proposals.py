@@ -39,7 +39,7 @@ class Proposals:
         return len(self._open)
 
     def propose(self, proposal: Propose) -> None:
-        """Once those before it have been answered."""
+        """Propose, once the proposals before it have been answered."""
         self._open.append(proposal)
         if len(self._open) == 1:
             self._committer.commit(proposal)

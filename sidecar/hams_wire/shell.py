@@ -190,7 +190,7 @@ class Shell:
     # -- time ------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When to call `wake`."""
+        """The time when `wake` must be called."""
         due = self.machine.deadline()
         if self._breaks and self._breaks[0][0] < due:
             due = self._breaks[0][0]
@@ -278,8 +278,8 @@ class Shell:
         return self._beat_at
 
     def rest(self) -> None:
-        """Nobody is watched, and no heartbeat is due, until the next `beat`: a host that knows that all peers
-        are well can leave beats out."""
+        """Watch no peer and send no heartbeat until the next `beat`: a host that knows that all peers are
+        well can leave beats out."""
         self.detector.rest()
         self._beat_at = FOREVER
 

@@ -58,7 +58,7 @@ class Trace:
         )
 
     def note(self, what: str) -> None:
-        """One line."""
+        """Write one line."""
         if self._ended:
             return
         try:

@@ -27,7 +27,7 @@ chaos_poll_s = 0.2
 """Between two looks at a graph on a cluster."""
 
 chaos_role_s = 30.0
-"""Somebody has the role that a scenario is about within this time, and a deleted pod is going."""
+"""The role that a scenario is about is filled within this time, and a deleted pod is going."""
 
 chaos_redundant_s = 180.0
 """A graph is whole again within this time of a fault, images and nodes being there."""

@@ -44,20 +44,20 @@ class Run(Protocol):
         ...
 
     def redundant(self, within_s: float = ...) -> None:
-        """Until every state has its backups in sync and every pod is Ready."""
+        """Wait until every state has its backups in sync and every pod is Ready."""
         ...
 
     def changed(self, within_s: float = ...) -> None:
-        """Until the pod that was deleted last is gone or going: from then on `redundant` speaks of what came
-        after."""
+        """Wait until the pod that was deleted last is gone or going: from then on `redundant` speaks of what
+        came after."""
         ...
 
     def moved(self, operator: str, epoch: int, within_s: float = ...) -> None:
-        """Until an operator's epoch is a later one than `epoch`."""
+        """Wait until an operator's epoch is a later one than `epoch`."""
         ...
 
     def answered(self, count: int, within_s: float = ...) -> None:
-        """Until so many more requests have been answered."""
+        """Wait until so many more requests have been answered."""
         ...
 
     def stalled(self, span_s: float) -> None:
@@ -73,7 +73,7 @@ class Run(Protocol):
         ...
 
     def node_of(self, pod: str) -> str:
-        """Where a pod runs."""
+        """The node of a pod."""
         ...
 
     def drain(self, node: str) -> None:
@@ -103,7 +103,7 @@ class Run(Protocol):
         ...
 
     def etcd_whole(self, within_s: float = ...) -> None:
-        """Until every member of the chart's etcd is Ready."""
+        """Wait until every member of the chart's etcd is Ready."""
         ...
 
     def change_model(self, operator: str, image: str = ...) -> None:
@@ -112,5 +112,5 @@ class Run(Protocol):
         ...
 
     def replaced(self, operator: str, within_s: float = ...) -> None:
-        """Until every pod of an operator is of the newest kind, and Ready."""
+        """Wait until every pod of an operator is of the newest kind, and Ready."""
         ...

@@ -93,7 +93,7 @@ class ChaosReport(msgspec.Struct, frozen=True, rename="camel"):
         return not (self.failed or self.wrong or self.error) and self.requests > 0
 
     def text(self) -> str:
-        """For people."""
+        """The report as text for people."""
         lines = [
             f"{fault.at_s:7.1f} s  {fault.what}: longest gap {fault.gap_ms:.0f} ms, slowest request "
             f"{fault.slowest_ms:.0f} ms"

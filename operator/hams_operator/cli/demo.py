@@ -76,7 +76,7 @@ class DemoFindings:
     lines: list[tuple[str, Verdict, str]] = field(default_factory=list)
 
     def add(self, what: str, verdict: Verdict, detail: str) -> None:
-        """One thing."""
+        """Note one finding."""
         self.lines.append((what, verdict, detail))
 
     @property

@@ -85,8 +85,8 @@ def _is_of(operator: str, path: Path) -> bool:
 
 
 def _follow(folder: Path, operator: str, on_line: OnLine) -> None:
-    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances
-    bring new files.
+    """Follow the logs until Ctrl-C. Files are read again and again: a log has no other event to offer, and
+    new instances bring new files.
 
     Ctrl-C is noted, and not raised: an exception may come up where it cannot go on, in the clean-up of an
     iterator, and be lost.

@@ -15,7 +15,7 @@ pipe_columns = 10_000
 
 
 class Output(StrEnum):
-    """Of `--output`."""
+    """The forms of `--output`."""
 
     TEXT = "text"
     JSON = "json"

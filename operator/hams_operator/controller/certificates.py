@@ -60,12 +60,12 @@ class Authority:
 
     @property
     def made(self) -> datetime.datetime:
-        """When it was made."""
+        """The time when it was made."""
         return self._parsed.not_valid_before_utc + _SKEW
 
     @property
     def ends(self) -> datetime.datetime:
-        """When it ends."""
+        """The time when it ends."""
         return self._parsed.not_valid_after_utc
 
 

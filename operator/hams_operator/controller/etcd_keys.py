@@ -53,7 +53,7 @@ def user_of(graph_uid: str) -> str:
 
 
 def utc() -> datetime.datetime:
-    """Now."""
+    """The present time in UTC."""
     return datetime.datetime.now(datetime.UTC)
 
 
@@ -82,7 +82,7 @@ class EtcdKeys:
         return self._authority
 
     async def begin(self) -> None:
-        """Until there are keys."""
+        """Wait until there are keys."""
         pause_s = limits.kube_pause_s
         while True:
             try:

@@ -67,7 +67,7 @@ class Known:
         return self.topology.generation > 0
 
     def copy(self) -> "Known":
-        """As it is now."""
+        """A copy that later changes do not reach."""
         return replace(
             self,
             registered=dict(self.registered),

@@ -96,7 +96,7 @@ class Reconciler:
         self._silent_since: dict[GraphKey, Mapping[str, float]] = {}
 
     async def reconcile(self, key: GraphKey) -> float | None:
-        """One look."""
+        """Reconcile one graph once."""
         item = self._store.graph(key)
         if item is None:
             self._store.forget(key)

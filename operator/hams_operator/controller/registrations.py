@@ -18,11 +18,11 @@ GROUP, VERSION = GRAPHS.api_version.split("/")
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Nothing is remembered of what was handled: kopf asks before each event, though only handlers of
-    changes, of which there are none, are told."""
+    """A memory of handled changes that holds nothing: kopf asks it before each event, though only handlers of
+    changes, of which there are none, would use it."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[object] | None = None) -> kopf.BodyEssence:
-        """Nothing, instead of a copy of the resource."""
+        """An empty essence, instead of a copy of the resource."""
         return kopf.BodyEssence()
 
     def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
@@ -75,8 +75,8 @@ def settings_of() -> kopf.OperatorSettings:
 async def watch_graphs(
     store: Store, namespaces: tuple[str, ...], stop: asyncio.Event, ready: asyncio.Event
 ) -> None:
-    """Until `stop` is set. Raises WatchEnded if kopf gives up before: a controller that sees no graphs must
-    not go on as if there were none."""
+    """Watch until `stop` is set. Raises WatchEnded if kopf gives up before: a controller that sees no graphs
+    must not go on as if there were none."""
     await kopf.operator(
         registry=registry_of(store),
         settings=settings_of(),

@@ -44,7 +44,7 @@ class ObjectFollower:
         self._known: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         pause_s = limits.kube_pause_s
         version = ""
         while True:

@@ -94,7 +94,7 @@ class Workers(Generic[K]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def idle(self) -> None:
-        """Until nothing is left to do (for tests)."""
+        """Wait until nothing is left to do (for tests)."""
         while self._tasks:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 

@@ -50,7 +50,7 @@ class EtcdNotStarted(Exception):
 
 
 class _PortTaken(Exception):
-    """Somebody else listens there."""
+    """Another process listens there."""
 
 
 def has_etcd() -> bool:
@@ -116,7 +116,7 @@ class EtcdProcess:
 
     @property
     def endpoint(self) -> str:
-        """Where clients reach it."""
+        """The URL for clients."""
         return f"http://{_HOST}:{self.ports.client}"
 
     @property

@@ -57,7 +57,7 @@ class RunFile(msgspec.Struct, frozen=True):
 
     @property
     def control(self) -> Path:
-        """The supervisor's ear."""
+        """The control socket of the supervisor."""
         return Path(self.memory) / "control.sock"
 
     @property
@@ -122,7 +122,7 @@ class GraphHome:
             return None
 
     def forget_killed(self) -> None:
-        """The user knows."""
+        """Forget a killed run once the user knows of it."""
         (self.folder / "killed.json").unlink(missing_ok=True)
 
     def acquire(self) -> None:

@@ -105,7 +105,7 @@ class MetricsPage:
             writer.close()
 
     async def page(self) -> bytes:
-        """What everybody says now."""
+        """The pages of all processes, merged."""
         sources = self._sources()
         answers = await asyncio.gather(*(_ask(source.socket) for source in sources))
         return merged(dict(zip(sources, answers, strict=True))).encode()

@@ -234,7 +234,7 @@ class Observer:
         await self._network.start()
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connections to the instances."""
         await self._network.close()
 
     async def topology(self) -> Topology:

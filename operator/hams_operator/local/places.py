@@ -38,7 +38,7 @@ class LocalPod:
 
     @property
     def pids(self) -> Pids:
-        """For who only looks."""
+        """The ids of the pod's processes."""
         return Pids(self.of, self.proxy_pid, self.model_pid)
 
 
@@ -61,7 +61,7 @@ class Ends:
     last: FailureInfo | None = None
 
     def add(self, failure: FailureInfo) -> "Ends":
-        """One more."""
+        """The record with one more end."""
         return Ends(self.count + 1, failure)
 
 

@@ -116,7 +116,7 @@ async def serve(options: Options, asked: asyncio.Event, compiled: bytes | None =
 
 
 async def first_of(node: Node, *events: asyncio.Event) -> None:
-    """Until the core says Stop, or one of these is set."""
+    """Wait until the core says Stop, or one of these is set."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     node.stopped.add_done_callback(lambda _: waiting[0].cancel())
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -28,7 +28,7 @@ EXTENSIONS = ("binary_tensor_data",)
 
 
 class ServerMetadata(BaseModel):
-    """The server."""
+    """Metadata of the server (Open Inference Protocol)."""
 
     name: str
     version: str

@@ -24,7 +24,7 @@ class RequestDeadline(Protocol):
     """A request whose deadline `Serving` watches."""
 
     def expire(self) -> None:
-        """It has passed."""
+        """The deadline has passed."""
         ...
 
 

@@ -136,7 +136,7 @@ class EtcdMember:
         return self._channel.unary_unary(f"/etcdserverpb.{service}/{method}", _serialize, _reader(response))
 
     def forget_token(self) -> None:
-        """It was refused."""
+        """Forget a token that etcd has refused."""
         self._token = None
 
     def watch(self, metadata: Metadata) -> Stream[pb.WatchRequest, pb.WatchResponse]:

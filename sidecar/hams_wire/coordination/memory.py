@@ -157,7 +157,7 @@ class MemoryStore:
         self._listeners.add(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
-        """No longer."""
+        """Call the listener no more."""
         self._listeners.discard(listener)
 
     # ---- inside ----

@@ -66,7 +66,7 @@ class SendingOwner(Protocol):
         ...
 
     def dirty(self, sending: "Sending") -> None:
-        """It has something to write: call `flush` soon, once. Not called again before that."""
+        """The connection has something to write: call `flush` soon, once. Not called again before that."""
         ...
 
     def lost(self, sending: "Sending") -> None:
@@ -180,7 +180,7 @@ class Sending(asyncio.BufferedProtocol):
     # ---- the connection ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
+        """Send the greeting."""
 
         self._transport = cast(asyncio.Transport, transport)  # uvloop has transports of its own
         if self.closed.done():
@@ -277,13 +277,13 @@ class ReceivingOwner(Protocol):
         ...
 
     def greeted(self, receiving: "Receiving", hello: handshake.Hello) -> handshake.Welcome:
-        """It has said who it is. Raises Turned."""
+        """The greeting of the peer has come. Raises Turned."""
         ...
 
     def visited(
         self, receiving: "Receiving", hello: handshake.Hello, transport: asyncio.Transport
     ) -> handshake.Welcome:
-        """It is a visitor: the transport is its host's once it has been welcomed. Raises Turned."""
+        """The peer is a visitor: the transport is its host's once it has been welcomed. Raises Turned."""
         ...
 
     def on_received(self, peer: InstanceId, nbytes: int) -> None:

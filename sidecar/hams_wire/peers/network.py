@@ -536,7 +536,7 @@ class PeerNetwork:
             visit.close()
 
     def on_received(self, peer: InstanceId, nbytes: int) -> None:
-        """Remember when."""
+        """Remember when a message came over the connection."""
         self.stats.received_bytes += nbytes
         if peer:
             self.heard_s[peer] = self._loop.time()
@@ -551,11 +551,11 @@ class PeerNetwork:
         self._on_message(peer, message)
 
     def dropped(self) -> None:
-        """Count."""
+        """Count a dropped message."""
         self.stats.dropped_no_room += 1
 
     def refused(self, receiving: Receiving, error: BadFrame | Turned) -> None:
-        """Count and say it."""
+        """Count a refusal and log it."""
         if isinstance(error, BadFrame):
             self.stats.bad_frames += 1
         else:

@@ -107,7 +107,7 @@ class Unreadable:
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """The size of the room that its bytes came into."""
         return len(self.room.view)
 
     @property

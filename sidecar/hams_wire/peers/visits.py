@@ -43,7 +43,7 @@ class VisitEnded(VisitFailed):
 
 
 class NotReached(VisitFailed):
-    """Nobody was asked anything."""
+    """The visit failed before anything was asked."""
 
 
 class Visit:
