@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(600)
+"""A machine with other work parses 120,000 lines slowly."""
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("sidecar", "operator", "model-sdk")
 FOLDERS = (*PRODUCT, "tests", "tools", "benchmarks", "e2e", "images", "examples")
@@ -38,8 +41,8 @@ def sources(*folders: str) -> dict[str, str]:
 
 
 @functools.cache
-def trees(*folders: str) -> dict[str, ast.Module]:
-    return {name: ast.parse(text) for name, text in sources(*folders).items()}
+def trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(text) for name, text in sources().items()}
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -50,6 +53,15 @@ def names_in(tree: ast.AST) -> Iterator[str]:
                 yield name
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
+
+
+def functions_in(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function, however deep. Expressions are passed over: they are most of a tree, and hold none."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from functions_in(node)
 
 
 def strange_private_uses(tree: ast.Module) -> set[str]:
@@ -91,27 +103,26 @@ def test_no_line_is_wider_than_can_be_read_beside_a_diff() -> None:
 
 def test_every_function_fits_on_a_page() -> None:
     long = [
-        f"{name}: {node.name}"
+        f"{name}: {function.name}"
         for name, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= function_lines_max
+        for function in functions_in(tree)
+        if (function.end_lineno or 0) - function.lineno >= function_lines_max
     ]
     assert long == []
 
 
 def test_few_classes_share_a_name() -> None:
     modules = defaultdict(set)
-    for name, tree in trees(*PRODUCT).items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                modules[node.name].add(name)
+    for name, text in sources(*PRODUCT).items():
+        for declared in re.findall(r"^class (\w+)", text, re.MULTILINE):
+            modules[declared].add(name)
     shared = {name: places for name, places in modules.items() if len(places) > 1}
     assert len(shared) <= shared_class_names_max, shared
 
 
 def test_a_name_says_what_a_thing_is() -> None:
-    uses = sum(name == "found" for tree in trees().values() for name in names_in(tree))
+    trees_with = [ast.parse(text) for text in sources().values() if re.search(r"\bfound\b", text)]
+    uses = sum(name == "found" for tree in trees_with for name in names_in(tree))
     assert uses <= found_names_max
 
 
@@ -127,7 +138,14 @@ def test_the_core_knows_nothing_of_mutants() -> None:
 
 
 def test_no_module_of_the_product_reads_the_private_names_of_another() -> None:
-    uses = {f"{name}: {use}" for name, tree in trees(*PRODUCT).items() for use in strange_private_uses(tree)}
+    suspects = {
+        name: text
+        for name, text in sources(*PRODUCT).items()
+        if re.search(r"import[^#]*\b_[a-z]|(?<!\bself)(?<!\bcls)\._[a-z]", text)
+    }
+    uses = {
+        f"{name}: {use}" for name, text in suspects.items() for use in strange_private_uses(ast.parse(text))
+    }
     assert {use for use in uses if use.partition(": ")[2] not in PRIVATE_OF_LIBRARIES} == set()
 
 
