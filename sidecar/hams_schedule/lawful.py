@@ -111,7 +111,7 @@ class Lawful(Generic[U]):
         """What the policy answers; if it raises, it is replaced, and its successor is asked nothing yet."""
         try:
             return call(self.policy)
-        except Exception as error:  # noqa: BLE001 - a policy may be anybody's; what it raises must not end a proxy
+        except Exception as error:  # noqa: BLE001 - whatever a policy raises, the proxy goes on
             self._fail(f"it raised {type(error).__name__}: {error}", now)
             return otherwise
 

@@ -21,7 +21,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import PayloadFactory
-from hams_wire.process import EXIT_STOPPED, Asked, Options, Stage
+from hams_wire.process import EXIT_STOPPED, Asked, Options, ProcessStage
 from hams_wire.shell import Machine
 from hams_wire.tls import Certificates
 
@@ -41,10 +41,10 @@ class Ended(asyncio.Event):
 
 
 _NEXT = {
-    Stage.STARTING: (Stage.WARMING, Stage.SERVING, Stage.ENDED),
-    Stage.WARMING: (Stage.SERVING, Stage.ENDED),
-    Stage.SERVING: (Stage.LEAVING, Stage.STARTING, Stage.ENDED),
-    Stage.LEAVING: (Stage.STARTING, Stage.ENDED),
+    ProcessStage.STARTING: (ProcessStage.WARMING, ProcessStage.SERVING, ProcessStage.ENDED),
+    ProcessStage.WARMING: (ProcessStage.SERVING, ProcessStage.ENDED),
+    ProcessStage.SERVING: (ProcessStage.LEAVING, ProcessStage.STARTING, ProcessStage.ENDED),
+    ProcessStage.LEAVING: (ProcessStage.STARTING, ProcessStage.ENDED),
 }
 """Which stages may follow a stage of a sidecar."""
 
@@ -72,7 +72,7 @@ class Sidecar(Owner, ABC):
         certificates: Certificates | None,
         asked: Asked,
     ) -> None:
-        self.stage = Stage.STARTING
+        self.stage = ProcessStage.STARTING
         self.node: Node | None = None
         self.options = options
         self.graph = graph
@@ -87,12 +87,12 @@ class Sidecar(Owner, ABC):
         node: Node | None = None
         probes = await self.answer_probes()
         try:
-            self.enter(Stage.WARMING)
+            self.enter(ProcessStage.WARMING)
             if not await self.warm():
                 return 0
             node = await live(self.options.instance, self, self.asked, leave_s)
         finally:
-            self.enter(Stage.ENDED)
+            self.enter(ProcessStage.ENDED)
             if probes is not None:
                 probes.close()
             await self.close()
@@ -124,7 +124,7 @@ class Sidecar(Owner, ABC):
         coordination = options.access.coordination() if life else self.coordination
         return Node(machine, name, of, coordination, factory, self, settings)
 
-    def enter(self, stage: Stage) -> None:
+    def enter(self, stage: ProcessStage) -> None:
         """The process has come so far."""
         assert stage in _NEXT[self.stage], f"{stage} after {self.stage}"
         self.stage = stage
@@ -184,11 +184,11 @@ async def live(first: InstanceId, process: Sidecar, asked: Asked, leave_s: float
         await node.until_stopped(asked)
         if asked.is_set() and not node.stopped.done():
             leaves_by = node.now() + leave_s if leaves_by is None else leaves_by
-            process.enter(Stage.LEAVING)
+            process.enter(ProcessStage.LEAVING)
             await process.leave(node, max(leaves_by - node.now(), 0.0))
         if asked.at_once.is_set() or not node.stopped.done() or node.stopped.result().keep is None:
             return node
-        process.enter(Stage.STARTING)
+        process.enter(ProcessStage.STARTING)
         process.between(node)
         await node.close(leave=True)
         while True:
@@ -213,4 +213,4 @@ async def _start(process: Sidecar, node: Node) -> None:
     except BaseException:
         await node.close(leave=False)
         raise
-    process.enter(Stage.SERVING)
+    process.enter(ProcessStage.SERVING)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hams_sim.world import World
 
 
-class Logs:
+class LogJudge:
     """The judge of entries. `made`: the request that each call without a key made, by the digest that only
     this call has."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hams_sim.world import World
 
 
-class Losses:
+class LossJudge:
     """The judge of losses. `restarts`: per set, the epochs that ended in a loss and the version from which
     the next one began."""
 

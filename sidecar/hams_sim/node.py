@@ -6,7 +6,7 @@ from hams_protocol.events import Event, Member
 from hams_protocol.graph import FRONTEND
 from hams_sim.model import SimModel
 from hams_sim.network import Link
-from hams_wire.proposals import Proposals
+from hams_wire.proposals import ProposalQueue
 from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 
 
@@ -89,7 +89,7 @@ class Node:
         self.timer_at = FOREVER
         self.trigger: Trigger | None = None
         self.spins = 0
-        self.proposals: Proposals
+        self.proposals: ProposalQueue
 
     def member(self) -> Member:
         """What its shell registers in etcd."""

@@ -16,7 +16,7 @@ from hams_sim.mutants import hunt
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
-from hams_sim.simulate import PLAIN, Outcome, Spec
+from hams_sim.simulate import PLAIN, HistoryOutcome, Spec
 from hams_sim.workers import Worker, WorkerDied, run_all
 
 HISTORIES = 1000
@@ -62,9 +62,9 @@ class Tally:
         self.faults: Counter[str] = Counter()
         self.coverage: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
-        self.failures: list[Outcome] = []
+        self.failures: list[HistoryOutcome] = []
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: HistoryOutcome) -> None:
         """Count one history."""
         self.histories += 1
         self.calls += outcome.calls
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, jobs: int, tally: Tally) -> None:
     """All histories asked for, a chunk at a time; those that the progress file names are left out."""
     enough = (lambda outcome: not outcome.ok) if options.mutant else None
     wanted = specs(options)
-    progress = Progress(options.progress, options)
+    progress = ProgressFile(options.progress, options)
     for first in range(0, options.histories, limits.chunk_histories):
         chunk = list(islice(wanted, limits.chunk_histories))
         if progress.has(first):
@@ -137,7 +137,7 @@ class BadProgress(Exception):
     """The progress file cannot be read, or is another kind of file; the text says where."""
 
 
-class Progress:
+class ProgressFile:
     """Which chunks have been run, one JSON object per line: a long run goes on where it ended. Failures stand
     there with their commands."""
 
@@ -167,7 +167,7 @@ class Progress:
         """Whether the chunk that begins so many histories after the first seed has been run."""
         return first in self._done
 
-    def note(self, first: int, count: int, failures: Sequence[Outcome]) -> None:
+    def note(self, first: int, count: int, failures: Sequence[HistoryOutcome]) -> None:
         """One more chunk is done."""
         if self._path is not None:
             entry = {

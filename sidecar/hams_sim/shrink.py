@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hams_sim import limits
-from hams_sim.simulate import Outcome, Spec
+from hams_sim.simulate import HistoryOutcome, Spec
 
 
-def shrink(failed: Outcome, run: Callable[[Spec], Outcome]) -> Outcome:
+def shrink(failed: HistoryOutcome, run: Callable[[Spec], HistoryOutcome]) -> HistoryOutcome:
     """The smallest failure found within a bounded number of runs."""
     best = failed
     runs = 0

@@ -84,7 +84,7 @@ class Spec:
 
 
 @dataclass
-class Outcome:
+class HistoryOutcome:
     """What came of a history. `what` is empty if everything held, else the invariant's name.
 
     `served_s`, `whole_s`: so long after the last fault a request was open, and something not protected.
@@ -247,14 +247,14 @@ def _spoil(rng: Random, calls: list[Call], behaviours: dict[str, Behaviour]) -> 
         behaviour.unreadable = rng.choice((0.0, 0.1))
 
 
-def simulate(spec: Spec, trace: object = None) -> Outcome:
+def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     """Run one history and judge it."""
     plan = make_plan(spec)
     world = World(plan.graph, f"{spec.seed}/{spec.shape}", plan.behaviours)
     world.restored = plan.variety is Variety.RESTORED
     world.trace = trace  # type: ignore[assignment]
     faults = Faults(world, world.fault_rng)
-    outcome = Outcome(
+    outcome = HistoryOutcome(
         spec, ops=tuple(plan.graph.operators), schedule=tuple(fault.say() for fault in plan.faults)
     )
     try:
@@ -282,7 +282,7 @@ def _where(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({where})"
 
 
-def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome) -> None:
+def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: HistoryOutcome) -> None:
     scene = SCENES.get(spec.fault, NO_SCENE)
     lines = world.recorder.lines
     lines.append(header_of(plan.graph.data, ordered=True))
@@ -339,7 +339,7 @@ def _begin(world: World, plan: Plan) -> None:
         world.run(world.now + 0.05)
 
 
-def _settle(world: World, plan: Plan, scene: Scenario, outcome: Outcome) -> None:
+def _settle(world: World, plan: Plan, scene: Scenario, outcome: HistoryOutcome) -> None:
     """Run until every request is complete and everything protected, and has been for a while. Raises Broken
     if that takes longer than the mechanisms promise."""
     healed = since = world.now

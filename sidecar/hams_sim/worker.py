@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 from hams_sim.mutants.catalogue import switch_off, switch_on
-from hams_sim.simulate import Outcome, Spec, simulate
+from hams_sim.simulate import HistoryOutcome, Spec, simulate
 
 
 def spec_from(text: str) -> tuple[Spec, str]:
@@ -43,7 +43,7 @@ def spec_to(spec: Spec, mutant: str) -> str:
     )
 
 
-def outcome_to(outcome: Outcome) -> str:
+def outcome_to(outcome: HistoryOutcome) -> str:
     """What came of a history, without its name."""
     return json.dumps(
         {
@@ -61,10 +61,10 @@ def outcome_to(outcome: Outcome) -> str:
     )
 
 
-def outcome_from(spec: Spec, text: str) -> Outcome:
+def outcome_from(spec: Spec, text: str) -> HistoryOutcome:
     """The outcome of `spec` as a worker wrote it."""
     raw = json.loads(text)
-    return Outcome(
+    return HistoryOutcome(
         spec,
         raw["what"],
         raw["message"],

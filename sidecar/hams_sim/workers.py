@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import Queue
 
-from hams_sim.simulate import Outcome, Spec
+from hams_sim.simulate import HistoryOutcome, Spec
 from hams_sim.worker import outcome_from, spec_to
 
 
@@ -34,7 +34,7 @@ class Worker:
             env=environment,
         )
 
-    def run(self, spec: Spec, mutant: str = "") -> Outcome:
+    def run(self, spec: Spec, mutant: str = "") -> HistoryOutcome:
         """Run one history."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -53,12 +53,12 @@ class Worker:
 
 
 def run_all(
-    specs: Iterable[Spec], jobs: int, mutant: str = "", enough: Callable[[Outcome], bool] | None = None
-) -> Iterator[Outcome]:
+    specs: Iterable[Spec], jobs: int, mutant: str = "", enough: Callable[[HistoryOutcome], bool] | None = None
+) -> Iterator[HistoryOutcome]:
     """Outcomes in the order in which they come. Stops early once `enough` says so of one."""
     waiting: Iterator[Spec] = iter(specs)
     lock, done = threading.Lock(), threading.Event()
-    outcomes: Queue[Outcome | Exception | None] = Queue()
+    outcomes: Queue[HistoryOutcome | Exception | None] = Queue()
 
     def serve() -> None:
         worker = Worker(sources=bool(mutant))

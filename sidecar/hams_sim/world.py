@@ -51,8 +51,8 @@ from hams_sim.clients import Client
 from hams_sim.errors import Broken
 from hams_sim.etcd import Etcd
 from hams_sim.lives import Lives
-from hams_sim.logs import Logs
-from hams_sim.losses import Losses
+from hams_sim.logs import LogJudge
+from hams_sim.losses import LossJudge
 from hams_sim.model import Behaviour, SimModel
 from hams_sim.network import Network
 from hams_sim.node import Node
@@ -61,7 +61,7 @@ from hams_sim.recorder import Recorder
 from hams_sim.refusals import Refusals
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
-from hams_wire.proposals import Proposals
+from hams_wire.proposals import ProposalQueue
 from hams_wire.shell import FOREVER, MANAGER, Shell
 
 
@@ -155,8 +155,8 @@ class World:
         self.etcd = Etcd(self, Random(f"{seed}/etcd"))
         self.coverage: Counter[str] = Counter()
         self.truth = Truth(self)
-        self.logs = Logs(self)
-        self.losses = Losses(self)
+        self.logs = LogJudge(self)
+        self.losses = LossJudge(self)
         self.calm = Calm(self)
         self.refusals = Refusals(self)
         self.budgets = Budgets(self)
@@ -288,7 +288,7 @@ class World:
         )
         host = SimHost(self, node)
         node.shell = Shell(node.machine, node.id, of, host, graph.data.recovery.suspect_after_s, steps)
-        node.proposals = Proposals(host)
+        node.proposals = ProposalQueue(host)
         if node.kept_of is not None:
             self.seen("came back with its state")
         self.nodes[node.id] = node

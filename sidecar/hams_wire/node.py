@@ -51,7 +51,7 @@ from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import Host
-from hams_wire.proposals import Proposals
+from hams_wire.proposals import ProposalQueue
 from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 from hams_wire.tls import Certificates
 from hams_wire.trace import trace_from
@@ -153,7 +153,7 @@ class Node:
         self._yielded = False
         self._heartbeat: asyncio.TimerHandle | None = None
         self._late_logged_at = float("-inf")
-        self._proposals = Proposals(self)
+        self._proposals = ProposalQueue(self)
         self._logged = Topology()
         self._to_read = False
         self._reading = False

@@ -159,7 +159,7 @@ class Options:
         return await answer_probes(self.probe_port, missing, metrics, token, digest, rendered)
 
 
-class Stage(Enum):
+class ProcessStage(Enum):
     """How far a process of a graph has come. Not every process passes all of them."""
 
     STARTING = auto()

@@ -28,7 +28,7 @@ class Committer(Protocol):
         ...
 
 
-class Proposals:
+class ProposalQueue:
     """What is proposed and has no known outcome yet."""
 
     def __init__(self, committer: Committer) -> None:

@@ -2,7 +2,7 @@
 effects, which peers get heartbeats, and which silences and broken connections are reported to the managers.
 
 It does no input or output. Real processes drive it from an event loop (`hams_wire.node`), the simulator from
-its heap of things to come (`hams_sim.world`); both are its `Host`. So what is simulated is what runs. It
+its heap of things to come (`hams_sim.world`); both are its `ShellHost`. So what is simulated is what runs. It
 never branches on protocol state, and never drops, reorders or repeats an effect. What it keeps from its
 machine is a heartbeat that says nothing new.
 """
@@ -41,7 +41,7 @@ class Machine(Protocol):
         ...
 
 
-class Host(Protocol):
+class ShellHost(Protocol):
     """The process, or the simulated world, that a shell runs in."""
 
     def now(self) -> float:
@@ -113,7 +113,7 @@ class Shell:
         machine: Machine,
         instance: InstanceId,
         of: str,
-        host: Host,
+        host: ShellHost,
         suspect_after_s: float,
         steps: Callable[[Sequence[Event], float], Sequence[Effect]] | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hams_protocol.effects import Stop
 from hams_sidecar.lives import Sidecar, live
 from hams_wire.errors import CoordinationError
-from hams_wire.process import Asked, Stage
+from hams_wire.process import Asked, ProcessStage
 
 
 class OneLife:
@@ -39,7 +39,7 @@ class Process:
         self.lives: list[OneLife] = []
         self.left: list[OneLife] = []
         self.asked = Asked()
-        self.stages: list[Stage] = []
+        self.stages: list[ProcessStage] = []
         self.enter = self.stages.append
         self.began = asyncio.Event()
         self.leaving = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_who_keeps_a_state_goes_on_under_a_fresh_id() -> None:
     assert second.instance.startswith("a-")
     second.stopped.set_result(Stop("deposed"))
     assert await task is second
-    assert process.stages == [Stage.SERVING, Stage.STARTING, Stage.SERVING]
+    assert process.stages == [ProcessStage.SERVING, ProcessStage.STARTING, ProcessStage.SERVING]
 
 
 async def test_who_is_to_end_and_is_revoked_with_a_state_leaves_once_more() -> None:
@@ -130,9 +130,9 @@ async def test_it_does_not_stay_for_ever(how: str) -> None:
 
 
 def test_a_stage_follows_only_those_that_it_may_follow() -> None:
-    process = SimpleNamespace(stage=Stage.SERVING)
-    Sidecar.enter(process, Stage.STARTING)  # type: ignore[arg-type]
-    Sidecar.enter(process, Stage.SERVING)  # type: ignore[arg-type]
+    process = SimpleNamespace(stage=ProcessStage.SERVING)
+    Sidecar.enter(process, ProcessStage.STARTING)  # type: ignore[arg-type]
+    Sidecar.enter(process, ProcessStage.SERVING)  # type: ignore[arg-type]
     with pytest.raises(AssertionError):
-        Sidecar.enter(process, Stage.WARMING)  # type: ignore[arg-type]
-    Sidecar.enter(process, Stage.ENDED)  # type: ignore[arg-type]
+        Sidecar.enter(process, ProcessStage.WARMING)  # type: ignore[arg-type]
+    Sidecar.enter(process, ProcessStage.ENDED)  # type: ignore[arg-type]

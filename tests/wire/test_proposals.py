@@ -5,7 +5,7 @@ import pytest
 from hams_protocol.effects import Propose
 from hams_protocol.events import CasSettled, CasUnknown, Event
 from hams_protocol.topology import Topology
-from hams_wire.proposals import Proposals
+from hams_wire.proposals import ProposalQueue
 
 
 class Etcd:
@@ -13,7 +13,7 @@ class Etcd:
 
     def __init__(self) -> None:
         self.asked: list[object] = []
-        self.proposals = Proposals(self)
+        self.proposals = ProposalQueue(self)
         self.then: list[Propose] = []
 
     def commit(self, proposal: Propose) -> None:

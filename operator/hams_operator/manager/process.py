@@ -18,7 +18,7 @@ from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
 from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
-from hams_wire.process import EXIT_STOPPED, Access, Options, Stage, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Access, Options, ProcessStage, common_arguments, open_graph, run
 from hams_wire.shell import MANAGER
 from hams_wire.tls import Certificates
 
@@ -39,7 +39,7 @@ class Manager(Owner):
         coordination: EtcdCoordination,
         certificates: Certificates | None,
     ) -> None:
-        self.stage = Stage.STARTING
+        self.stage = ProcessStage.STARTING
         self._options = options
         self._machine = ManagerMachine(graph, options.instance, from_scratch=True)
         self._graph_ended = asyncio.Event()
@@ -56,11 +56,11 @@ class Manager(Owner):
         try:
             try:
                 await self._node.start()
-                self.stage = Stage.SERVING
+                self.stage = ProcessStage.SERVING
                 await first_of(self._node, asked, self._graph_ended)
             finally:
                 await self._node.close(leave=True)
-            self.stage = Stage.ENDED
+            self.stage = ProcessStage.ENDED
             if self._graph_ended.is_set():
                 await asked.wait()
         finally:
@@ -69,7 +69,7 @@ class Manager(Owner):
         return EXIT_STOPPED if self._node.stopped.done() else 0
 
     def _missing(self) -> str | None:
-        return "the manager is starting" if self.stage is Stage.STARTING else None
+        return "the manager is starting" if self.stage is ProcessStage.STARTING else None
 
     def _metrics(self) -> Iterator[Sample]:
         machine = self._machine

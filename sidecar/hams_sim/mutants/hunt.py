@@ -13,7 +13,7 @@ from hams_protocol.graph import Mode
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
-from hams_sim.simulate import Outcome, Spec
+from hams_sim.simulate import HistoryOutcome, Spec
 from hams_sim.workers import Worker, run_all
 
 FAULTS_FOR: dict[str, tuple[str, ...]] = {
@@ -220,7 +220,7 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
         yield Spec(seed + number, shapes[(number // len(faults)) % len(shapes)], fault, mode=mode)
 
 
-def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, Outcome | None]:
+def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, HistoryOutcome | None]:
     """Histories run until the mutant was caught, and the one that caught it; None if it got through.
 
     Caught means: this history breaks an invariant with the mutant, and holds without it.
