@@ -40,7 +40,7 @@ ALLOWED = 0.003
 """What `distribution` may lose to another policy beyond 2 standard errors."""
 PROCESSES = 2
 SHORT_REQUESTS = 1_000
-NICE = 10
+NICE = 5
 
 
 @dataclass(frozen=True)

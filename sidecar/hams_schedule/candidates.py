@@ -120,7 +120,7 @@ def candidates(view: View[U], tables: Tables, weights: list[float], costs: Costs
                 counts = [0] * ranks
                 for item in items:
                     counts[view.rank[item]] += 1
-                if counts[ceiling] and tables.known[rows]:
+                if counts[ceiling] and tables.known[min(rows, tables.max_rows)]:
                     found.append(valued(view, tables, items, counts, rows, weights, costs))
             if exhausted:
                 break
@@ -150,7 +150,7 @@ def valued(
 ) -> Candidate:
     """The candidate of these units."""
     law = tables.law(counts)
-    at_most = min(rows, len(tables.base) - 1)
+    at_most = min(rows, tables.max_rows)
     base, slope = tables.base[at_most], tables.slope[at_most]
     start = view.at + base
     value, first_chance = 0.0, -1.0

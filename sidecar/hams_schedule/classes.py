@@ -69,6 +69,17 @@ class Classes:
         learnt = self.apps.get(app)
         return REST if learnt is None else self._class_of(learnt, feature)
 
+    def adopt(self, app: str, edges: list[float]) -> App | None:
+        """Learn an application from elsewhere; None if there is no place for it."""
+        return self.place(app, self._free[-1], edges) if self._free else None
+
+    def place(self, app: str, slot: int, edges: list[float]) -> App:
+        """Learn an application at a free slot."""
+        self._free.remove(slot)
+        learnt = self.apps[app] = App(slot)
+        learnt.edges = list(edges)
+        return learnt
+
     def parent(self, cls: int) -> list[int]:
         """The classes of the same application."""
         first = cls - cls % buckets_max

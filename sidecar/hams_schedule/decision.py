@@ -9,10 +9,11 @@ from enum import IntEnum
 from typing import Final, Generic
 
 from hams_schedule.candidates import Candidate, Costs, View, candidates
+from hams_schedule.limits import cost_steps_max
 from hams_schedule.pending import Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
-from hams_schedule.tables import MIDDLE, Tables
+from hams_schedule.tables import MIDDLE, QUICK_SIZES, Law, Tables
 
 BEST: Final = 8
 """Candidates of the largest value per second that are rolled forward."""
@@ -24,8 +25,6 @@ EARLIEST: Final = 0.1
 """What holding the earliest-due unit adds to a score."""
 CONFIDENT: Final = 0.6
 """Chance that the earliest-due unit of a batch has at least, if the batch is to lose nothing."""
-QUICK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Rows that the quick rule considers."""
 
 
 class Kind(IntEnum):
@@ -39,7 +38,7 @@ class Kind(IntEnum):
 
 
 class Decision(Generic[U]):
-    """A batch: where its units lie, what is expected of it, how it was chosen, what the choice cost in
+    """A batch: where its units lie, what is expected of it, how it was chosen, and its cost in
     steps."""
 
     __slots__ = ("kind", "spans", "steps", "time", "value")
@@ -59,6 +58,8 @@ class Terms:
     __slots__ = ("costs", "rest", "weights")
 
     def __init__(self, costs: Costs, weights: dict[int, float]) -> None:
+        if not 1 <= len(costs) <= cost_steps_max or costs[0][0] != 0.0 or list(costs) != sorted(costs):
+            raise ValueError(f"expected 1 to {cost_steps_max} ascending steps, the first at 0, found {costs}")
         self.costs = costs
         self.weights = weights
         self.rest: dict[int, float] = {}
@@ -115,7 +116,7 @@ def _rolled(
     future = Future(view.by_rank, tables, arrivals.expected(now, window), terms.rest)
     targets = best_sizes(tables, window)
     short = shortlist(batches)
-    steps = 0
+    steps = sum([len(batch.items) for batch in batches])
     edf = largest_confident(batches)
     if edf is not None:
         dues, since = future.without(lows_of(view, edf), edf.counts)
@@ -187,22 +188,18 @@ def quick(lines: list[Line[U]], tables: Tables, terms: Terms, now: float) -> Dec
             weight = terms.weights.get(cls, 1.0)
             dues, rows = of_class.dues, of_class.rows
             floor = bisect_left(dues, after + tables.drop[rank])
-            last = -1
-            for size in QUICK_SIZES:
-                if size >= len(tables.base) or not tables.known[size]:
-                    break
+            for law, size in zip(tables.one_class[rank], QUICK_SIZES, strict=False):
                 low = bisect_left(dues, after + tables.quantiles[rank][MIDDLE][size], floor)
-                if low >= len(dues):
+                if not tables.known[size] or low >= len(dues):
                     break
                 high = low + _fitting(rows, low, size)
-                if (low, high) == (last, len(dues)):
-                    break
-                last = low
-                value = weight * _three(tables, rank, dues, low, high, after)
-                time = tables.expected[rank][min(sum(rows[low:high]), len(tables.base) - 1)]
+                value = weight * _three(tables, law, dues, low, high, after, size)
+                time = tables.expected[rank][min(sum(rows[low:high]), size)]
                 if value / time > best_ratio:
                     best_ratio = value / time
                     best = Decision([Span(of_class, low, high)], value, time, Kind.QUICK, 0)
+                if high == len(dues) and high - low < size:
+                    break  # a larger size holds no more
             if best is None and floor < len(dues):
                 best = Decision(
                     [Span(of_class, len(dues) - 1, len(dues))], 0.0, tables.expected[rank][1], Kind.QUICK, 0
@@ -210,12 +207,12 @@ def quick(lines: list[Line[U]], tables: Tables, terms: Terms, now: float) -> Dec
     return best
 
 
-def _three(tables: Tables, rank: int, dues: list[float], low: int, high: int, after: float) -> float:
-    """The value of [low, high) from its first, middle and last unit."""
+def _three(
+    tables: Tables, law: Law, dues: list[float], low: int, high: int, after: float, size: int
+) -> float:
+    """The value of [low, high) from its first, middle and last unit, as if they filled `size` rows."""
     count = high - low
-    size = min(count, len(tables.base) - 1)
     base, slope = tables.base[size], tables.slope[size]
-    law = tables.one_class(rank, count)
     total = 0.0
     for index in (low, (low + high - 1) // 2, high - 1):
         left = (dues[index] - after - base) / slope

@@ -37,7 +37,14 @@ samples_cold_max = 50
 """With fewer samples over all, times are bounded by the prior, and the policy is `deadline`."""
 
 refresh_samples = 32
-"""Tables are rebuilt after this many new samples."""
+"""Tables are rebuilt after this many new samples, or after `refresh_share` of those there are, if that is
+more."""
+
+refresh_share = 0.05
+"""See `refresh_samples`."""
+
+refresh_samples_max = 1_024
+"""Tables are rebuilt after this many new samples at the latest."""
 
 sweep_batches = 16
 """One sweep over `records_max` per this many batches."""
@@ -76,7 +83,8 @@ plan_on_spot_share = 0.05
 """Share of a batch's time that a decision with roll-outs may take while the model waits."""
 
 rollout_step_s = 2e-6
-"""What one class costs in one step of a roll-out, compiled; turns a budget of seconds into steps."""
+"""What one step of a decision costs, compiled: one class at one batch of a roll-out, or one unit of a
+candidate. Turns a budget of seconds into steps."""
 
 late_share = 0.05
 """Share of busy time that units without a chance get, where they are not shed."""
@@ -84,14 +92,17 @@ late_share = 0.05
 guard_window_s = 30.0
 """Traffic that the guard replays."""
 
-guard_units_max = 1_000
-"""Units that the guard replays."""
+guard_units_max = 256
+"""Units that the guard replays: the newest."""
 
 guard_round_s = 5.0
 """Between two rounds of the guard."""
 
 guard_switch_s = 60.0
-"""At most one change of policy in this time."""
+"""At most one change of policy in this time, but for the first."""
+
+guard_slice_events = 8
+"""Events of a replay in one slice of `plan`."""
 
 cost_steps_max = 4
 """Deadlines of one request that each cost something."""

@@ -18,6 +18,8 @@ from hams_schedule.limits import (
     grid_cells,
     records_max,
     refresh_samples,
+    refresh_samples_max,
+    refresh_share,
     rows_max,
     sweep_batches,
     sweeps_at_reset,
@@ -31,6 +33,8 @@ LATEST: Final = 32
 """Samples of a class from which it starts again after a drift."""
 OUTSIDE_MAX: Final = 0.005
 """Share of samples outside the grid from which on it is rebuilt."""
+OUTSIDE_MIN: Final = 2
+"""Samples outside the grid that are no reason yet: one broken time must not make all cells wide."""
 SWEEP_SLICE: Final = 128
 """Records of one slice of a sweep."""
 
@@ -83,8 +87,8 @@ class Profiles:
         self.longest_s = 0.0
         self._early: list[tuple[int, float]] = []
         self._fresh = 0
-        self._outside = 0
-        self._inside = 0
+        self._outside: list[tuple[int, float]] = []
+        self._counts = 0
         self._batches = 0
         self._sweeps_due = 0
         self._sweep: Sweep | None = None
@@ -156,7 +160,8 @@ class Profiles:
         if self._sweep is not None or self._sweeps_due:
             self._sweep_on()
             return True
-        if not force and self._fresh < refresh_samples:
+        enough = min(max(refresh_share * self.samples, refresh_samples), refresh_samples_max)
+        if not force and self._fresh < enough:
             return False
         self._fresh = 0
         self._open_grid()
@@ -204,11 +209,12 @@ class Profiles:
             law = self.laws[cls] = ClassProfile()
         grid = self.grid
         assert grid is not None
-        law.recent[grid.cell(time)] += 1.0
         law.latest.append(time)
-        self._inside += 1
-        if not grid.low <= time <= grid.high:
-            self._outside += 1
+        self._counts += 1
+        if grid.low <= time <= grid.high or len(self._outside) == early_samples_max:
+            law.recent[grid.cell(time)] += 1.0
+        else:
+            self._outside.append((cls, time))  # until the grid is wider
 
     def _open_grid(self) -> None:
         """Make the first grid from the early samples, or another when too many fall outside."""
@@ -223,14 +229,16 @@ class Profiles:
             early, self._early = self._early, []
             for cls, time in early:
                 self._count(cls, time)
-        elif self._inside >= refresh_samples and self._outside > OUTSIDE_MAX * self._inside:
-            seen = [time for law in self.laws.values() for time in law.latest]
-            wider = Grid(min(grid.low, min(seen) / 4.0), max(grid.high, 4.0 * max(seen)))
+        elif len(self._outside) > max(OUTSIDE_MIN, OUTSIDE_MAX * self._counts):
+            times = [time for _, time in self._outside]
+            wider = Grid(min(grid.low, min(times) / 4.0), max(grid.high, 4.0 * max(times)))
             for law in self.laws.values():
                 law.move(wider, grid)
             self.grid = wider
             self._sweep, self._sweep_rest = None, []
-            self._inside = self._outside = 0
+            outside, self._outside, self._counts = self._outside, [], 0
+            for cls, time in outside:
+                self._count(cls, time)
 
     def _laws(self) -> dict[int, Cdf]:
         """The law of each class, borrowing from its application and from everything where samples are few."""
@@ -273,13 +281,14 @@ class Profiles:
         self.records.extend([record for record in old if all(one != cls for one, _ in record.counts)] + new)
         self._sweep, self._sweep_rest = None, []
         self._sweeps_due = sweeps_at_reset
-        self._fresh = refresh_samples
+        self._fresh = refresh_samples_max  # what was known is wrong: tables are rebuilt at once
 
     def _forget(self, now: float) -> None:
         """Begin a generation every `memory_s`."""
         if self.memory_s <= 0.0 or now < self._rotated_at + self.memory_s:
             return
         if self._rotated_at > -math.inf:
+            self._open_grid()
             for law in self.laws.values():
                 law.older, law.recent = law.recent, [0.0] * grid_cells
             self.times.rotate()
@@ -310,7 +319,6 @@ class Profiles:
             for cls, counts in self._sweep.counts().items():
                 self.laws[cls].inferred = counts
             self._sweep = None
-            self._fresh = refresh_samples
 
 
 def borrowed(counts: list[float], parent: Cdf) -> list[float]:

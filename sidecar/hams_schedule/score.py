@@ -22,7 +22,7 @@ class Score:
     `edges`: n + 1 ascending times (seconds) of n bins, `masses`: their n shares, `rate`: b > 0 per second.
     """
 
-    __slots__ = ("_ends", "_sums", "edges", "mean", "rate", "shares")
+    __slots__ = ("_sums", "edges", "mean", "rate", "shares")
 
     def __init__(self, edges: list[float], masses: list[float], rate: float = RATE) -> None:
         self.edges = edges
@@ -32,10 +32,10 @@ class Score:
         )
         self.shares = [mass / (high - low) for mass, (low, high) in zip(masses, pairwise(edges), strict=True)]
         # relative to each bin's lower edge, so that nothing overflows whatever the unit of time
-        self._ends = [math.exp(-rate * (high - low)) for low, high in pairwise(edges)]
         self._sums: list[float] = [0.0]
-        for share, shrink in zip(self.shares, self._ends, strict=True):
-            self._sums.append(self._sums[-1] * shrink + share * (1.0 - shrink))
+        for share, (low, high) in zip(self.shares, pairwise(edges), strict=True):
+            fallen = math.exp(-rate * (high - low))
+            self._sums.append(self._sums[-1] * fallen - share * math.expm1(-rate * (high - low)))
 
     def at(self, slack: float, cost: float = 1.0) -> float:
         """p, per second of the batch, at `slack` seconds before the deadline."""
@@ -43,10 +43,10 @@ class Score:
         if index < 0:
             return 0.0
         scale = cost / (self.rate * self.mean)
-        fallen = math.exp(-self.rate * (slack - self.edges[index]))
+        past = -self.rate * (slack - self.edges[index])
         if index >= len(self.shares):
-            return scale * self._sums[-1] * fallen
-        return scale * (self._sums[index] * fallen + self.shares[index] * (1.0 - fallen))
+            return scale * self._sums[-1] * math.exp(past)
+        return scale * (self._sums[index] * math.exp(past) - self.shares[index] * math.expm1(past))
 
     def coefficients(
         self, due: float, now: float, reference: float, cost: float = 1.0

@@ -15,6 +15,8 @@ from hams_schedule.shapes import Cdf, Grid, maximum, power
 
 SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 """Rows of the batches that are considered."""
+QUICK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Rows that the quick rule considers."""
 CONFIDENCES: Final = (0.10, 0.35, 0.60, 0.85)
 """Chances with which the earliest member of a candidate is to be in time."""
 MIDDLE: Final = 2
@@ -47,6 +49,7 @@ class Tables:
         assert grid is not None
         cdfs = profiles.cdfs()
         self.grid = grid
+        self.max_rows = max_rows
         self.revision = profiles.revision
         self.sizes = [size for size in SIZES if size < max_rows] + [max_rows]
         self.base: list[float] = [0.0]
@@ -67,7 +70,10 @@ class Tables:
         for cdf in self.cdfs:
             self._add(cdf, max_rows)
         self._laws: dict[tuple[int, ...], Law] = {}
-        self._one_class: dict[tuple[int, int], Law] = {}
+        self.one_class: list[list[Law]] = [
+            [Law(grid, power(cdf, size)) for size in QUICK_SIZES if size <= max_rows] for cdf in self.cdfs
+        ]
+        """By rank, the laws of batches of `QUICK_SIZES` units."""
 
     def rank_of(self, cls: int) -> int:
         """The rank of a class; that of everything else if it has no law."""
@@ -82,16 +88,6 @@ class Tables:
             if len(self._laws) >= laws_cached_max:
                 self._laws.clear()
             law = self._laws[key] = Law(self.grid, maximum(self.cdfs, counts))
-        return law
-
-    def one_class(self, rank: int, count: int) -> Law:
-        """The law of a batch of `count` units of one rank."""
-        key = (rank, count)
-        law = self._one_class.get(key)
-        if law is None:
-            if len(self._one_class) >= laws_cached_max:
-                self._one_class.clear()
-            law = self._one_class[key] = Law(self.grid, power(self.cdfs[rank], count))
         return law
 
     def _add(self, cdf: Cdf, max_rows: int) -> None:

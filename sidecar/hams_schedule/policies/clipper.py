@@ -1,5 +1,6 @@
 """Policy of Clipper (Crankshaw et al., NSDI 2017), to be compared with: sizes explored, then a regression."""
 
+import math
 import random
 from collections import deque
 
@@ -26,12 +27,15 @@ class Clipper(Policy[U]):
         super().__init__(max_rows, by_class=False)
         self._random = random.Random(seed)
         self._newest: dict[int, deque[float]] = {}
+        self._means: dict[int, float] = {}
+        self._squares: dict[int, float] = {}
+        """By size, the sum of squares around the mean."""
         self._explore = 1
         self._longest_s = 0.0
+        self._line = (0.0, 0.0, 0.0)
         for rows, of_size in enumerate(times, 1):
             for time in of_size[-NEWEST:]:
                 self._observe(rows, time)
-        self._line = (0.0, 0.0, 0.0)
         self._refit()
 
     def _hopeless(self, now: float) -> list[Span[U]]:
@@ -56,31 +60,31 @@ class Clipper(Policy[U]):
         base, slope, sd = self._line
         if slope <= 0.0:
             return 1
-        return max(min(int((budget_s - base - 3.0 * sd) / slope), self.max_rows), 1)
+        return max(int(min((budget_s - base - 3.0 * sd) / slope, self.max_rows)), 1)
 
     def _learn(self, running: Running[U], timing: Timing) -> None:
         self._observe(sum(unit.rows for unit in running.units), measured_s(timing))
         self._refit()
 
     def _observe(self, rows: int, time: float) -> None:
-        self._newest.setdefault(rows, deque(maxlen=NEWEST)).append(time)
+        newest = self._newest.setdefault(rows, deque(maxlen=NEWEST))
+        newest.append(time)
+        mean = sum(newest) / len(newest)
+        self._means[rows] = mean
+        self._squares[rows] = sum([(one - mean) ** 2 for one in newest])
         self._longest_s = max(self._longest_s, time)
 
     def _refit(self) -> None:
         """Least squares over the means of sizes; the pooled deviation inside them."""
         if not self._newest:
             return
-        sizes = [float(rows) for rows in self._newest]
-        means = [sum(times) / len(times) for times in self._newest.values()]
-        middle, level = sum(sizes) / len(sizes), sum(means) / len(means)
-        spread = sum([(size - middle) ** 2 for size in sizes])
-        slope = (
-            sum([(size - middle) * (mean - level) for size, mean in zip(sizes, means, strict=True)]) / spread
-            if spread > 0.0
-            else level / middle
-        )
-        squares, count = 0.0, 0
-        for times, mean in zip(self._newest.values(), means, strict=True):
-            squares += sum([(time - mean) ** 2 for time in times])
-            count += len(times)
-        self._line = (level - slope * middle, slope, (squares / count) ** 0.5)
+        count = len(self._means)
+        middle, level = sum(self._means) / count, sum(self._means.values()) / count
+        spread, joint = 0.0, 0.0
+        for rows, mean in self._means.items():
+            spread += (rows - middle) ** 2
+            joint += (rows - middle) * (mean - level)
+        slope = joint / spread if spread > 0.0 else level / middle
+        samples = sum([len(newest) for newest in self._newest.values()])
+        sd = math.sqrt(sum(self._squares.values()) / samples)
+        self._line = (level - slope * middle, slope, sd)

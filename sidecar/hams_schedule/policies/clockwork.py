@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections import deque
 
 from hams_schedule.pending import ClassLine, Span
-from hams_schedule.policies.base import Policy, Running, measured_s, overdue
+from hams_schedule.policies.base import Policy, Running, fit, measured_s, overdue
 from hams_schedule.policies.measured import SizeTimes
-from hams_schedule.scheduler import Timing, U
+from hams_schedule.scheduler import READY, Timing, U
 
 AHEAD_S = 0.010
 """How long before its start a batch is planned."""
@@ -59,7 +59,7 @@ class Clockwork(Policy[U]):
             spans = self.pending.spans_of(self._planned)
             lost = self.pending.cut(spans) if spans else []
             self._planned = []
-        return [unit for unit in lost if unit.stage == 1] + super().late(now)
+        return [unit for unit in lost if unit.stage == READY] + super().late(now)
 
     def clear(self) -> None:
         """Forget all units."""
@@ -100,7 +100,8 @@ class Clockwork(Policy[U]):
                 continue
             must_start = line.dues[low] - estimate
             if best is None or must_start <= least:
-                best, least = Span(line, low, low + size), must_start
+                fitting = fit(line.rows, low, size, self.max_rows)
+                best, least = Span(line, low, low + fitting), must_start
         return best
 
     def _estimate(self, size: int) -> float:

@@ -68,6 +68,7 @@ class Distribution(LatenessPolicy[U]):
         weights: dict[int, float] | None = None,
         costs: Costs = ((0.0, 1.0),),
         on_spot_share: float = plan_on_spot_share,
+        learns: bool = True,
     ) -> None:
         super().__init__(max_rows, by_class=True, shed=shed)
         self.profiles = profiles
@@ -80,8 +81,10 @@ class Distribution(LatenessPolicy[U]):
         """Sum over all batches of the units expected in time."""
         self._points = PointTimes(profiles.prior_p99_s)
         self._on_spot_share = on_spot_share
-        self._tables: Tables | None = None
-        self._steps = float(STEPS_PRIOR)
+        self._learns = learns
+        self.tables: Tables | None = None
+        self.steps = float(STEPS_PRIOR)
+        """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
 
     def add(self, unit: U, now: float) -> None:
@@ -101,12 +104,12 @@ class Distribution(LatenessPolicy[U]):
         """Learn what is due, then decide ahead where batches are too short to decide between them."""
         if self.profiles.refresh():
             return True
-        if self._tables is None or self._tables.revision != self.profiles.revision:
+        if self.tables is None or self.tables.revision != self.profiles.revision:
             self._build_tables()
-        tables, running = self._tables, self.running
+        tables, running = self.tables, self.running
         if tables is None or running is None or self._plan is not None or self._on_spot(tables):
             return False
-        if budget_s < self._steps * rollout_step_s:
+        if budget_s < self.steps * rollout_step_s:
             return False
         at = max(now, running.since + running.expected_s)
         decision = decide(list(self.pending.lines.values()), tables, self.arrivals, self.terms, at)
@@ -124,9 +127,9 @@ class Distribution(LatenessPolicy[U]):
             self.terms.rest[cls] = self.rest.median(cls)
 
     def _choose(self, now: float) -> list[Span[U]]:
-        if self._tables is None:
+        if self.tables is None:
             self._build_tables()
-        tables, plan = self._tables, self._plan
+        tables, plan = self.tables, self._plan
         self._plan = None
         if tables is None:
             span = point_choice(self.pending.all_lines(), self._points, self.max_rows, now)
@@ -155,14 +158,14 @@ class Distribution(LatenessPolicy[U]):
         return decision.spans
 
     def _spent(self, steps: int) -> None:
-        self._steps += STEPS_MEMORY * (steps - self._steps)
+        self.steps += STEPS_MEMORY * (steps - self.steps)
 
     def _on_spot(self, tables: Tables) -> bool:
         """Whether a decision with roll-outs costs little of a batch."""
         if len(self.pending) > plan_units_max:
             return False
         batch_s = tables.expected[tables.rank_of(REST)][1]
-        return self._steps * rollout_step_s <= self._on_spot_share * batch_s
+        return self.steps * rollout_step_s <= self._on_spot_share * batch_s
 
     def _build_tables(self) -> None:
         """The tables of the present laws; none while there are too few samples."""
@@ -171,10 +174,10 @@ class Distribution(LatenessPolicy[U]):
             if not profiles.cdfs():
                 profiles.settle()
             if profiles.cdfs():
-                self._tables = Tables(profiles, self.max_rows)
+                self.tables = Tables(profiles, self.max_rows)
 
     def _hopeless(self, now: float) -> list[Span[U]]:
-        tables = self._tables
+        tables = self.tables
         if tables is None:
             return overdue(self.pending.all_lines(), now + self._points.least())
         spans: list[Span[U]] = []
@@ -193,6 +196,7 @@ class Distribution(LatenessPolicy[U]):
     def _learn(self, running: Running[U], timing: Timing) -> None:
         time = measured_s(timing)
         rows = sum(unit.rows for unit in running.units)
-        if math.isfinite(time) and time > 0.0 and self._tables is None:
+        if math.isfinite(time) and time > 0.0 and self.tables is None:
             self._points.observe(rows, time)
-        self.profiles.observe_batch([unit.cls for unit in running.units], rows, time, self.now)
+        if self._learns:
+            self.profiles.observe_batch([unit.cls for unit in running.units], rows, time, self.now)

@@ -55,8 +55,14 @@ class Orloj(Policy[U]):
         size, low = self.size_of(line, now)
         score = self._scores[size]
         search = highest_by_scan if self._scan else highest_by_runs
-        chosen = sorted(search(line.dues, low, score, now, size), reverse=True)
-        return [Span(line, index, index + 1) for index in chosen]
+        chosen: list[int] = []
+        rows = 0
+        for index in search(line.dues, low, score, now, size):
+            rows += line.rows[index]
+            if chosen and rows > self.max_rows:
+                break
+            chosen.append(index)
+        return [Span(line, index, index + 1) for index in sorted(chosen, reverse=True)]
 
     def size_of(self, line: ClassLine[U], now: float) -> tuple[int, int]:
         """The size whose earliest feasible request is due first, of those that are full; and that request."""
@@ -93,9 +99,9 @@ def highest_by_runs(dues: list[float], low: int, score: Score, now: float, count
     """The same, from the ends of runs: inside one bin of the latency the score is monotone in the
     deadline."""
     heap: list[tuple[float, int, int, int]] = []
-    begin = low
-    for edge in [*score.edges, float("inf")]:
-        end = bisect_left(dues, now + edge, begin)
+    begin = low  # of the run
+    ends = [bisect_left(dues, now + edge, low) for edge in score.edges]
+    for end in (*ends, len(dues)):
         if end > begin:
             _push_end(heap, dues, score, now, begin, end)
         begin = end

@@ -29,9 +29,10 @@ class Symphony(Policy[U]):
         return overdue(self.pending.all_lines(), now + self._times.cautious(1))
 
     def _choose(self, now: float) -> list[Span[U]]:
-        line = self.pending.earliest()
-        if line is None or now < self._latest_start(line):
+        due = [line for line in self.pending.all_lines() if self._latest_start(line) <= now]
+        if not due:
             return []
+        line = min(due, key=_head)
         return [Span(line, 0, self._prefix(line, now))]
 
     def _prefix(self, line: ClassLine[U], now: float) -> int:
@@ -42,6 +43,10 @@ class Symphony(Policy[U]):
     def _latest_start(self, line: ClassLine[U]) -> float:
         """The instant at which one more member could not make it any more."""
         rows = min(len(line.dues), self.max_rows)
-        if rows == self.max_rows:
+        if rows == self.max_rows or line.dues[0] == math.inf:
             return -math.inf
         return line.dues[0] - self._times.cautious(rows + 1)
+
+
+def _head(line: ClassLine[U]) -> float:
+    return line.dues[0]

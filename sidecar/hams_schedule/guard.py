@@ -1,0 +1,305 @@
+"""Never worse than the simple policies: the newest traffic is replayed under the learnt law, and a policy
+that wins takes over.
+
+What nobody foresaw is covered by this, and only this. A round replays the same units through each policy in
+virtual time, in slices of `plan`. Another policy takes over if it wins three of the last four rounds by
+more than 1.5 standard errors, paired by request; at most once per `guard_switch_s`, so that nothing flaps.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic
+
+from hams_schedule.classes import REST
+from hams_schedule.limits import (
+    guard_round_s,
+    guard_slice_events,
+    guard_switch_s,
+    guard_units_max,
+    guard_window_s,
+)
+from hams_schedule.profile import Profiles
+from hams_schedule.scheduler import READY, Scheduler, Timing, U
+
+ROUNDS: Final = 4
+"""Rounds that are remembered."""
+WINS: Final = 3
+"""Rounds of those that a policy has to win."""
+ERRORS: Final = 1.5
+"""Standard errors by which a round is won."""
+
+
+class Shadow:
+    """A unit of a replay: a real one's arrival, budget and class, and a time drawn from the law."""
+
+    __slots__ = ("alone", "at", "attempts", "batch_key", "cls", "due", "rows", "stage")
+
+    def __init__(self, at: float, cls: int, rows: int, due: float, alone: float) -> None:
+        self.at = at
+        self.cls = cls
+        self.rows = rows
+        self.due = due
+        self.alone = alone
+        self.batch_key = 0
+        self.attempts = 0
+        self.stage = READY
+
+
+class ShadowTiming:
+    """The time of a replayed batch."""
+
+    __slots__ = ("compute_s", "ok", "total_s")
+
+    def __init__(self, seconds: float) -> None:
+        self.compute_s = seconds
+        self.total_s = seconds
+        self.ok = True
+
+
+Factory = Callable[[], Scheduler[Shadow]]
+"""Makes a policy for one replay. It must not teach the profiles that serve."""
+
+
+class Replay:
+    """One policy serving the shadows, a few events at a time."""
+
+    def __init__(self, policy: Scheduler[Shadow], shadows: list[Shadow], profiles: Profiles) -> None:
+        self._policy = policy
+        self._shadows = shadows
+        self._profiles = profiles
+        self._next = 0
+        self._ends = math.inf
+        self._wake = math.inf
+        self._now = -math.inf
+        self._batch = 0
+        self._running: list[Shadow] = []
+        self._took = 0.0
+        self.on_time: dict[int, float] = {}
+        """1.0 for each shadow that was in time, by its place among the shadows."""
+        self._place = {id(shadow): place for place, shadow in enumerate(shadows)}
+
+    def step(self) -> bool:
+        """Handle the next event; whether there was one."""
+        arrives = self._shadows[self._next].at if self._next < len(self._shadows) else math.inf
+        now = max(self._now, min(arrives, self._ends, self._wake))
+        if now == math.inf:
+            return False
+        self._now = now
+        if self._ends <= now:
+            for shadow in self._running:
+                if now <= shadow.due:
+                    self.on_time[self._place[id(shadow)]] = 1.0
+            self._ends, self._running = math.inf, []
+            self._policy.finished(self._batch, ShadowTiming(self._took), now)
+        while self._next < len(self._shadows) and self._shadows[self._next].at <= now:
+            self._policy.add(self._shadows[self._next], now)
+            self._next += 1
+        self._wake = math.inf
+        if not self._running:
+            self._policy.late(now)
+            self._running = self._policy.take(now)
+            if self._running:
+                self._start(now)
+            else:
+                self._wake = self._policy.deadline()
+                return self._wake > now or self._wake == math.inf
+        return True
+
+    def _start(self, now: float) -> None:
+        rows = sum([shadow.rows for shadow in self._running])
+        base, slope = self._profiles.times.law(rows)
+        self._took = max(base + slope * max([shadow.alone for shadow in self._running]), 1e-9)
+        self._ends = now + self._took
+        self._batch += 1
+        self._policy.started(self._batch, self._running, now)
+
+
+class Round:
+    """The same shadows through all policies."""
+
+    def __init__(
+        self, factories: dict[str, Factory], arrivals: list["Arrival"], profiles: Profiles, seed: int
+    ) -> None:
+        self._replays: dict[str, Replay] = {}
+        self._count = len(arrivals)
+        for name, factory in factories.items():
+            shadows = shadows_of(arrivals, profiles, seed)  # units of one policy only: they carry their stage
+            self._replays[name] = Replay(factory(), shadows, profiles)
+        self._open = list(self._replays)
+
+    def step(self, events: int) -> bool:
+        """Handle `events` events; whether there are more."""
+        for _ in range(events):
+            if not self._open:
+                return False
+            if not self._replays[self._open[-1]].step():
+                self._open.pop()
+        return bool(self._open)
+
+    def winner(self, serving: str) -> str:
+        """The policy that finished clearly more in time than the serving one; that one if there is none."""
+        best, most = serving, 0.0
+        ours = self._replays[serving].on_time
+        for name, replay in self._replays.items():
+            gains = [replay.on_time.get(place, 0.0) - ours.get(place, 0.0) for place in range(self._count)]
+            mean = sum(gains) / self._count
+            sd = math.sqrt(sum([(gain - mean) ** 2 for gain in gains]) / self._count)
+            if mean > most and mean > ERRORS * sd / math.sqrt(self._count):
+                best, most = name, mean
+        return best
+
+
+class Arrival:
+    """What is remembered of a unit."""
+
+    __slots__ = ("at", "budget", "cls", "rows")
+
+    def __init__(self, at: float, budget: float, cls: int, rows: int) -> None:
+        self.at = at
+        self.budget = budget
+        self.cls = cls
+        self.rows = rows
+
+
+def shadows_of(arrivals: list[Arrival], profiles: Profiles, seed: int) -> list[Shadow]:
+    """Shadows with times drawn from the laws of their classes: the same draws for the same seed."""
+    drawn = random.Random(seed)
+    cdfs, grid = profiles.cdfs(), profiles.grid
+    assert grid is not None
+    return [
+        Shadow(
+            arrival.at,
+            arrival.cls,
+            arrival.rows,
+            arrival.at + arrival.budget,
+            grid.quantile(cdfs.get(arrival.cls, cdfs[REST]), drawn.random()),
+        )
+        for arrival in arrivals
+    ]
+
+
+class Guarded(Generic[U]):
+    """A `Scheduler` that serves by one of several policies.
+
+    `serving` makes them for real units, `shadows` for replays, under the same names; the first of `serving`
+    begins, and is the one that teaches the profiles.
+    """
+
+    def __init__(
+        self,
+        serving: dict[str, Callable[[], Scheduler[U]]],
+        shadows: dict[str, Factory],
+        profiles: Profiles,
+        seed: int,
+    ) -> None:
+        self.name = next(iter(serving))
+        self.switches = 0
+        self._serving = serving
+        self._shadows = shadows
+        self._profiles = profiles
+        self._seed = seed
+        self._policy = serving[self.name]()
+        self._teaches = self.name
+        self._waiting: dict[int, U] = {}
+        self._running: list[U] = []
+        self._arrivals: deque[Arrival] = deque(maxlen=guard_units_max)
+        self._round: Round | None = None
+        self._next_round = -math.inf
+        self._winners: deque[str] = deque(maxlen=ROUNDS)
+        self._switched_at = -math.inf
+
+    def __len__(self) -> int:
+        return len(self._policy)
+
+    def add(self, unit: U, now: float) -> None:
+        """Queue a ready unit, and remember its arrival."""
+        self._waiting[id(unit)] = unit
+        if unit.due < math.inf:
+            self._arrivals.append(Arrival(now, unit.due - now, unit.cls, unit.rows))
+        self._policy.add(unit, now)
+
+    def add_first(self, unit: U, now: float) -> None:
+        """Queue a unit before all others."""
+        self._waiting[id(unit)] = unit
+        self._policy.add_first(unit, now)
+
+    def take(self, now: float) -> list[U]:
+        """The serving policy's batch."""
+        return self._returned(self._policy.take(now))
+
+    def late(self, now: float) -> list[U]:
+        """The serving policy's late units."""
+        return self._returned(self._policy.late(now))
+
+    def deadline(self) -> float:
+        """The serving policy's."""
+        return self._policy.deadline()
+
+    def started(self, batch: int, units: list[U], now: float) -> None:
+        """The model runs `units`."""
+        self._running = units
+        self._policy.started(batch, units, now)
+
+    def finished(self, batch: int, timing: Timing, now: float) -> None:
+        """The run has ended. Laws are learnt from it whichever policy serves."""
+        self._policy.finished(batch, timing, now)
+        units, self._running = self._running, []
+        if self.name != self._teaches and timing.ok and units:
+            rows = sum([unit.rows for unit in units])
+            seconds = timing.compute_s if timing.compute_s > 0.0 else timing.total_s
+            self._profiles.observe_batch([unit.cls for unit in units], rows, seconds, now)
+
+    def plan(self, now: float, budget_s: float) -> bool:
+        """The serving policy's plan first, then a slice of a round."""
+        if self._policy.plan(now, budget_s) or self._profiles.refresh():
+            return True
+        if self._round is None:
+            return self._begin(now)
+        if self._round.step(guard_slice_events):
+            return True
+        self._winners.append(self._round.winner(self.name))
+        self._round = None
+        self._judge(now)
+        return False
+
+    def clear(self) -> None:
+        """Forget all units."""
+        self._waiting.clear()
+        self._policy.clear()
+
+    def _begin(self, now: float) -> bool:
+        """Begin a round, if it is time for one."""
+        if now < self._next_round or not self._profiles.cdfs():
+            return False
+        self._next_round = now + guard_round_s
+        self._waiting = {number: unit for number, unit in self._waiting.items() if unit.stage == READY}
+        arrivals = [arrival for arrival in self._arrivals if arrival.at > now - guard_window_s]
+        if len(arrivals) < guard_units_max // 8:
+            return False
+        self._seed += 1
+        self._round = Round(self._shadows, arrivals, self._profiles, self._seed)
+        return True
+
+    def _judge(self, now: float) -> None:
+        """Switch if another policy has won often enough. What runs is not touched; what waits goes along."""
+        best = max(self._serving, key=self._wins)
+        if best == self.name or self._wins(best) < WINS or now < self._switched_at + guard_switch_s:
+            return
+        self.name = best
+        self.switches += 1
+        self._switched_at = now
+        self._winners.clear()
+        self._policy = self._serving[best]()
+        for unit in self._waiting.values():
+            if unit.stage == READY:
+                self._policy.add(unit, now)
+
+    def _wins(self, name: str) -> int:
+        return sum([winner == name for winner in self._winners])
+
+    def _returned(self, units: list[U]) -> list[U]:
+        for unit in units:
+            self._waiting.pop(id(unit), None)
+        return units

@@ -1,0 +1,88 @@
+"""The guard: a policy that is worse is switched off, and one that serves well is left alone."""
+
+import math
+import random
+
+from hams_schedule.guard import Guarded, Shadow
+from hams_schedule.pending import Span
+from hams_schedule.policies.distribution import Distribution
+from hams_schedule.profile import Profiles
+from hams_schedule.scheduler import U
+from hams_schedule.serving import guarded
+
+from .kit import LONG_S, MAX_ROWS, SHORT_S, Work, profiles, serve
+
+BUDGET_S = 0.3
+
+
+class Noise(Distribution[U]):
+    """A mutant of `Distribution` whose values are noise: it runs whatever unit comes to hand, alone."""
+
+    drawn = random.Random(5)
+
+    def _choose(self, now: float) -> list[Span[U]]:
+        lines = self.pending.all_lines()
+        if not lines:
+            return []
+        line = self.drawn.choice(lines)
+        at = self.drawn.randrange(len(line.units))
+        return [Span(line, at, at + 1)]
+
+
+def traffic(seconds: float, per_s: float, learnt: Profiles) -> list[tuple[float, Work]]:
+    draw = random.Random(11)
+    classes = {app: learnt.classes.class_of(app, math.nan) for app in ("short", "long")}
+    arrivals, now = [], 0.0
+    while now < seconds:
+        now += draw.expovariate(per_s)
+        app, mean = draw.choice((("short", SHORT_S), ("long", LONG_S)))
+        alone = draw.gauss(mean, mean / 10)
+        arrivals.append((now, Work(due=now + BUDGET_S, cls=classes[app], alone=alone)))
+    return arrivals
+
+
+def noisy(learnt: Profiles) -> Guarded[Work]:
+    whole: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
+    serving = {**whole._serving, "distribution": lambda: Noise(MAX_ROWS, True, learnt)}
+    shadows = {**whole._shadows, "distribution": lambda: Noise[Shadow](MAX_ROWS, True, learnt, learns=False)}
+    return Guarded(serving, shadows, learnt, 1)
+
+
+def test_a_policy_of_noise_is_switched_off_within_thirty_seconds() -> None:
+    learnt = profiles()
+    policy = noisy(learnt)
+    arrivals = traffic(30.0, 30.0, learnt)
+    serve(policy, arrivals, lambda batch: [])
+    assert policy.name != "distribution"
+    assert policy.switches == 1
+
+
+def test_units_that_wait_go_along_when_the_policy_is_switched() -> None:
+    learnt = profiles()
+    arrivals = traffic(30.0, 30.0, learnt)
+    served = serve(noisy(learnt), arrivals, lambda batch: [])
+    handed = [unit for batch in served.batches for unit in batch] + served.late
+    assert len(handed) == len(arrivals)
+    assert {id(unit) for unit in handed} == {id(unit) for _, unit in arrivals}
+
+
+def test_a_good_policy_is_left_alone() -> None:
+    learnt = profiles()
+    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
+    serve(policy, traffic(40.0, 30.0, learnt), lambda batch: [])
+    assert policy.name == "distribution"
+    assert policy.switches == 0
+
+
+def test_replays_teach_nothing() -> None:
+    learnt = profiles()
+    before = learnt.samples
+    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
+    for at, unit in traffic(5.0, 30.0, learnt):
+        policy.add(unit, at)
+    for _ in range(10_000):
+        if not policy.plan(5.0, 0.001):
+            break
+    assert policy._round is None
+    assert list(policy._winners)
+    assert learnt.samples == before
