@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import schedule_dag, schedule_micro
 from benchmarks.chain import machine
-from benchmarks.plots import finish_rates
+from benchmarks.plots import finish_rates, lines
 from benchmarks.report import Result, add_options, deliver, rows_of
 from benchmarks.virtual_time import (
     BASELINES,
@@ -65,13 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--short", action="store_true", help="25 cells of few requests, in 90 s")
     parser.add_argument("--cases", default="*", metavar="GLOB", help="separated by commas")
     parser.add_argument("--slo", type=_numbers, default=SLO_FACTORS, help="in P99s of the stand-alone time")
-    parser.add_argument("--rho", type=float, default=0.6, help="load; 1 is what batches of 8 keep up with")
+    parser.add_argument("--rho", type=_load, default=0.6, help="load; 1 is what batches of 8 keep up with")
     parser.add_argument("--arrivals", choices=("smooth", "bursty"), default="bursty")
     parser.add_argument("--policies", type=_policies, default=None)
     parser.add_argument("--information", choices=INFORMATION, default="app", help="what requests tell")
-    parser.add_argument("--requests", type=int, default=10_000, help="of each trace")
-    parser.add_argument("--seeds", type=int, default=1, help="traces of each case")
-    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--requests", type=_count, default=10_000, help="of each trace")
+    parser.add_argument("--seeds", type=_count, default=1, help="traces of each case")
+    parser.add_argument("--seed", type=_count, default=1, help="the first seed")
     parser.add_argument("--cold", action="store_true", help="`distribution` begins without a profile")
     parser.add_argument("--dag", action="store_true", help="three stages: how deadlines are split")
     parser.add_argument("--micro", action="store_true", help="what a decision costs, 10,000 requests pending")
@@ -98,6 +98,22 @@ def _numbers(text: str) -> tuple[float, ...]:
     if not all(0.0 < number < 1000.0 for number in numbers):
         raise argparse.ArgumentTypeError(f"expected numbers between 0 and 1000, found {text!r}")
     return numbers
+
+
+def _load(text: str) -> float:
+    try:
+        load = float(text)
+    except ValueError:
+        load = -1.0
+    if not 0.0 < load <= 10.0:
+        raise argparse.ArgumentTypeError(f"expected a load above 0, 10 at most, found {text!r}")
+    return load
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 9):
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, found {text!r}")
+    return int(text)
 
 
 def _policies(text: str) -> tuple[str, ...]:
@@ -235,15 +251,33 @@ def print_table(result: Result) -> None:
 
 
 def plot(result: Result, path: Path) -> None:
-    """Finish rate over SLO, one small plot per case."""
+    """Finish rate over SLO: a small plot per case, and in FILE-mean.svg the mean over all cases."""
     rows = rows_of(result)
     best = rows[0]["orloj"]
     shown = [name for name in rows[0]["rates"] if name not in ORLOJ or name == best]
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    series = {
-        case: {
-            name: [(row["slo"], row["rates"][name]) for row in rows if row["case"] == case] for name in shown
-        }
-        for case in cases
+    factors = list(dict.fromkeys(row["slo"] for row in rows))
+    finish_rates(
+        {
+            case: {
+                name: [(row["slo"], row["rates"][name]) for row in rows if row["case"] == case]
+                for name in shown
+            }
+            for case in cases
+        },
+        path,
+    )
+    means = {
+        name.split("-")[0]: [
+            float(np.mean([row["rates"][name] for row in rows if row["slo"] == factor])) for factor in factors
+        ]
+        for name in shown
     }
-    finish_rates(series, path)
+    across = "SLO, in P99s of the stand-alone time"
+    lines(
+        factors,
+        means,
+        across,
+        f"finish rate, load {result['rho']:g}, {result['arrivals']}",
+        path.with_stem(f"{path.stem}-mean"),
+    )

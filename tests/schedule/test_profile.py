@@ -125,7 +125,7 @@ def test_a_batch_that_cannot_be_is_ignored(members: list[int], rows: int, weight
 
 def test_a_class_with_few_samples_borrows_from_everything() -> None:
     learnt = Profiles()
-    for app, count, time in (("many", 300, 0.02), ("few", 2, 0.5)):
+    for app, count, time in (("many", 300, 0.02), ("few", 3, 0.5)):
         for _ in range(count):
             learnt.classify(app, math.nan)
             learnt.observe_alone(app, math.nan, time)
@@ -211,7 +211,7 @@ def size_of(value: object, seen: set[int]) -> int:
     if isinstance(value, dict):
         total += sum(size_of(key, seen) + size_of(item, seen) for key, item in value.items())
     elif isinstance(value, list | tuple | set) or type(value).__name__ == "deque":
-        total += sum(size_of(item, seen) for item in value)  # type: ignore[attr-defined]
+        total += sum(size_of(item, seen) for item in value)  # type: ignore[attr-defined,misc]
     for name in getattr(type(value), "__slots__", ()):
         total += size_of(getattr(value, name, None), seen)
     return total + (size_of(vars(value), seen) if hasattr(value, "__dict__") else 0)

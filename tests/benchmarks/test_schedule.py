@@ -1,0 +1,137 @@
+"""`hams bench schedule`: its workloads are what they say, its judgement is right, and a bad option is
+told."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from benchmarks.schedule import judged, main
+from benchmarks.workloads import CASES, SLO_FACTORS, capacity_per_s, p99_s, published, trace_of, worker_of
+
+from benchmarks import schedule, virtual_time, workloads
+
+
+def test_there_are_125_cells_and_each_has_its_published_rates() -> None:
+    assert len(CASES) == len({case.name for case in CASES}) == 25
+    cells = [published(case.name, factor) for case in CASES for factor in SLO_FACTORS]
+    assert all(len(cell) == 4 and all(0.0 <= rate <= 1.0 for rate in cell.values()) for cell in cells)
+    assert all(sum(mode.weight for mode in case.modes) == pytest.approx(1.0) for case in CASES)
+    assert published("std-1", 2.5) == {}
+
+
+@pytest.mark.parametrize("bursty", [False, True])
+def test_a_trace_is_the_same_for_the_same_seed_and_has_its_load(bursty: bool) -> None:
+    case = CASES[0]
+    trace = trace_of(case, 0.6, bursty, 4_000, 3)
+    assert trace.digest() == trace_of(case, 0.6, bursty, 4_000, 3).digest()
+    assert trace.digest() != trace_of(case, 0.6, bursty, 4_000, 4).digest()
+    assert trace.arrivals == sorted(trace.arrivals)
+    rate = len(trace.arrivals) / trace.arrivals[-1] / capacity_per_s(case)
+    assert rate == pytest.approx(0.6, rel=0.3 if bursty else 0.05)
+
+
+def test_the_emulated_model_pads_to_the_longest() -> None:
+    worker = worker_of(CASES[0])
+    assert worker.run([0.02, 0.1], 1.0) == pytest.approx(0.001 + 0.1 * 1.25)
+    assert p99_s(CASES[0]) == pytest.approx(0.106, abs=0.003)
+
+
+@pytest.mark.parametrize("policy", virtual_time.POLICIES)
+def test_each_policy_serves_a_trace_and_learns_nothing_that_it_may_not(policy: str) -> None:
+    case = next(case for case in CASES if case.name == "three-modal")
+    trace = trace_of(case, 0.4, False, 150, 1)
+    profiles = virtual_time.profiles_of(case, "app", 1, 300)
+    slo = 3 * p99_s(case)
+    chosen = virtual_time.policy_of(policy, case, slo, profiles, 1)
+    classify = lambda app, feature: profiles.classify(*virtual_time.known("app", app, feature))  # noqa: E731
+    outcome = virtual_time.run(chosen, trace, worker_of(case), slo, classify)
+    assert 0.3 < outcome.rate() <= 1.0
+    assert outcome.batches > 0
+
+
+def test_what_is_known_of_a_request_is_what_was_asked_for() -> None:
+    assert virtual_time.known("both", 3, 1.5) == ("3", 1.5)
+    assert virtual_time.known("app", 3, 1.5)[0] == "3"
+    assert math.isnan(virtual_time.known("none", 3, 1.5)[1])
+    assert virtual_time.known("feature", 3, 1.5) == ("", 1.5)
+
+
+def row(lead: dict[str, tuple[float, float]]) -> dict[str, object]:
+    rates = {"distribution": 0.9, **{name: 0.9 - gap for name, (gap, _) in lead.items()}}
+    return {"case": "x", "slo": 2.0, "rates": rates, "lead": lead}
+
+
+def test_a_cell_is_lost_beyond_two_standard_errors_and_the_allowance() -> None:
+    rows = judged(
+        [
+            row({"nexus": (-0.0129, 0.005), "orloj-mean": (-0.5, 0.001), "orloj-p25": (0.5, 0.001)}),
+            row({"nexus": (-0.0131, 0.005), "orloj-mean": (0.1, 0.001), "orloj-p25": (-0.2, 0.001)}),
+        ]
+    )
+    assert rows[0]["orloj"] == "orloj-mean", "the better statistic over the table"
+    assert rows[0]["lost_to"] == ["orloj-mean"]
+    assert rows[1]["lost_to"] == ["nexus"]
+
+
+def test_a_run_writes_its_table_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "schedule.json"
+    status = main(
+        [
+            "--cases",
+            "std-1",
+            "--slo",
+            "2,3",
+            "--requests",
+            "200",
+            "--policies",
+            "distribution,nexus",
+            "--out",
+            str(out),
+        ]
+    )
+    result = json.loads(out.read_text())
+    assert status in (0, 1)
+    assert [cell["slo"] for cell in result["rows"]] == [2.0, 3.0]
+    assert result["rows"][0]["published"]["orloj"] == 0.76
+    assert out.with_suffix(".svg").exists()
+    assert (tmp_path / "schedule-mean.svg").exists()
+    assert "std-1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--cases", "nothing"], "no case is named 'nothing'"),
+        (["--slo", "two"], "expected numbers separated by commas, found 'two'"),
+        (["--slo", "-1"], "expected numbers between 0 and 1000"),
+        (["--policies", "best"], "expected policies of"),
+        (["--requests", "0"], "expected"),
+        (["--rho", "0"], "expected"),
+        (["--rho", "nan"], "expected"),
+        (["--seeds", "0"], "expected"),
+    ],
+)
+def test_a_bad_option_is_told_in_a_sentence(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_short_form_is_25_cells_of_few_requests() -> None:
+    parser_jobs: list[schedule.Job] = []
+
+    def remember(jobs: list[schedule.Job]) -> dict[str, object]:
+        parser_jobs.extend(jobs)
+        raise SystemExit(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "measure", remember)
+        with pytest.raises(SystemExit):
+            main(["--short"])
+    assert sum(len(job.factors) for job in parser_jobs) == 25
+    assert {job.requests for job in parser_jobs} == {schedule.SHORT_REQUESTS}
+    assert workloads.ROWS_MAX == 32
