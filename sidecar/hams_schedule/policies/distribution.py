@@ -177,6 +177,8 @@ class Distribution(LatenessPolicy[U]):
                 self.tables = Tables(profiles, self.max_rows)
 
     def _hopeless(self, now: float) -> list[Span[U]]:
+        if self.tables is None:
+            self._build_tables()
         tables = self.tables
         if tables is None:
             return overdue(self.pending.all_lines(), now + self._points.least())

@@ -1,0 +1,362 @@
+"""Policy `Distribution`: candidates against Monte Carlo, decisions against exhaustive search, plans, lateness."""
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hams_schedule.candidates import Candidate, View, candidates
+from hams_schedule.decision import Kind, Terms, decide, quick
+from hams_schedule.policies.distribution import Distribution
+from hams_schedule.profile import Profiles
+from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
+from hams_schedule.split import Rest
+from hams_schedule.tables import SIZES, Tables
+
+from .kit import LONG_S, MAX_ROWS, SHORT_S, Took, Work, profiles, time_of
+
+ONE = ((0.0, 1.0),)
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Profiles:
+    return profiles(samples=400)
+
+
+@pytest.fixture(scope="module")
+def tables(learnt: Profiles) -> Tables:
+    return Tables(learnt, MAX_ROWS)
+
+
+def queue(learnt: Profiles, units: list[tuple[str, float]], now: float = 0.0) -> Distribution[Work]:
+    """A policy whose queue holds units of (application, slack)."""
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, learns=False)
+    for app, slack in units:
+        mean = SHORT_S if app == "short" else LONG_S
+        policy.add(Work(due=now + slack, cls=learnt.classes.class_of(app, math.nan), alone=mean), now)
+    return policy
+
+
+def drawn(app: str, draw: random.Random) -> float:
+    mean = SHORT_S if app == "short" else LONG_S
+    return draw.gauss(mean, mean / 10)
+
+
+MIXED = [("short", 0.03 + 0.012 * n) for n in range(6)] + [("long", 0.14 + 0.04 * n) for n in range(5)]
+
+
+def test_value_and_time_of_candidates_are_those_of_drawn_batches(learnt: Profiles, tables: Tables) -> None:
+    policy = queue(learnt, MIXED)
+    view = View(next(iter(policy.pending.lines.values())), tables, 0.0, {})
+    found = candidates(view, tables, [1.0] * len(tables.cdfs), ONE)
+    assert len(found) > 8
+    draw = random.Random(1)
+    for batch in found:
+        units = [view.sources[view.source[item]].units[view.index[item]] for item in batch.items]
+        apps = ["short" if unit.alone == SHORT_S else "long" for unit in units]
+        value = seconds = 0.0
+        for _ in range(1_500):
+            took = time_of(max(drawn(app, draw) for app in apps), len(units))
+            seconds += took / 1_500
+            value += sum(took <= unit.due for unit in units) / 1_500
+        assert batch.time == pytest.approx(seconds, rel=0.03)
+        assert batch.value == pytest.approx(value, rel=0.05, abs=0.12)
+
+
+def best_ratio(view: View[Work], tables: Tables) -> float:
+    """The largest value per second over all subsets."""
+    best = 0.0
+    count = len(view.due)
+    for size in range(1, min(count, MAX_ROWS) + 1):
+        for items in itertools.combinations(range(count), size):
+            counts = [0] * len(tables.cdfs)
+            for item in items:
+                counts[view.rank[item]] += 1
+            law = tables.law(counts)
+            base, slope = tables.base[size], tables.slope[size]
+            value = sum(tables.grid.chance(law.cdf, (view.due[item] - base) / slope) for item in items)
+            best = max(best, value / (base + slope * law.mean))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_candidate_is_that_of_an_exhaustive_search(
+    learnt: Profiles, tables: Tables, seed: int
+) -> None:
+    draw = random.Random(seed)
+    units = [
+        (app, draw.uniform(1.1, 4.0) * (SHORT_S if app == "short" else LONG_S) + draw.choice((0.0, 0.1)))
+        for app in (draw.choice(("short", "long")) for _ in range(9))
+    ]
+    policy = queue(learnt, units)
+    view = View(next(iter(policy.pending.lines.values())), tables, 0.0, {})
+    found = candidates(view, tables, [1.0] * len(tables.cdfs), ONE)
+    assert max(batch.ratio for batch in found) >= 0.97 * best_ratio(view, tables)
+
+
+def chosen(policy: Distribution[Work], now: float) -> list[Work]:
+    return policy.take(now)
+
+
+def test_short_units_share_a_batch_and_a_long_one_stays_out(learnt: Profiles) -> None:
+    units = [("short", 0.2)] * 4 + [("long", 0.9)] * 2
+    batch = queue(learnt, units).take(0.0)
+    assert {unit.alone for unit in batch} == {SHORT_S}
+    assert len(batch) == 4
+
+
+def test_a_batch_that_costs_its_members_is_not_made(learnt: Profiles) -> None:
+    """Eight rows take 55 ms, and nobody has so long."""
+    batch = queue(learnt, [("short", 0.034)] * 8).take(0.0)
+    assert 1 <= len(batch) <= 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["short", "long"]), st.floats(0.0, 1.0)), min_size=1, max_size=25),
+    st.floats(-1e6, 1e6),
+)
+def test_a_shift_of_all_times_changes_no_decision(units: list[tuple[str, float]], shift: float) -> None:
+    learnt = SHARED
+    units = [(app, round(slack, 3)) for app, slack in units]
+    here, there = queue(learnt, units), queue(learnt, units, shift)
+    assert len(here.late(0.0)) == len(there.late(shift))
+    first, second = here.take(0.0), there.take(shift)
+    assert [unit.cls for unit in first] == [unit.cls for unit in second]
+
+
+SHARED = profiles()
+
+
+def test_other_names_of_classes_change_nothing() -> None:
+    """The same laws under other applications."""
+    swapped = Profiles()
+    draw = random.Random(1)
+    for _ in range(150):
+        for app, mean in (("short", SHORT_S), ("long", LONG_S)):
+            name = {"short": "zz", "long": "aa"}[app]
+            swapped.classify(name, math.nan)
+            swapped.observe_alone(name, math.nan, draw.gauss(mean, mean / 10))
+    swapped.settle()
+    plain = Profiles()
+    draw = random.Random(1)
+    for _ in range(150):
+        for app, mean in (("short", SHORT_S), ("long", LONG_S)):
+            plain.classify(app, math.nan)
+            plain.observe_alone(app, math.nan, draw.gauss(mean, mean / 10))
+    plain.settle()
+    sizes = []
+    for learnt, short in ((swapped, "zz"), (plain, "short")):
+        policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt)
+        for number in range(6):
+            policy.add(Work(due=0.1 + 0.01 * number, cls=learnt.classes.class_of(short, math.nan)), 0.0)
+        sizes.append(len(policy.take(0.0)))
+    assert sizes[0] == sizes[1]
+
+
+def test_units_without_a_chance_are_shed_and_others_are_not(learnt: Profiles) -> None:
+    policy = queue(learnt, [("short", 0.005), ("short", 0.1), ("long", 0.05), ("long", 0.2)])
+    late = policy.late(0.0)
+    assert sorted(unit.due for unit in late) == [0.005, 0.05]
+    assert len(policy) == 2
+
+
+def test_what_nothing_is_likely_for_is_tried_alone(learnt: Profiles) -> None:
+    """A slack between the 2 % and the 10 % quantile: no candidate, and yet the model does not idle."""
+    policy = queue(learnt, [("long", 0.0835)])
+    assert policy.late(0.0) == []
+    assert len(policy.take(0.0)) == 1
+    assert policy.decisions[Kind.LIKELIEST] == 1
+
+
+def test_late_units_that_are_not_shed_get_their_share(learnt: Profiles) -> None:
+    policy: Distribution[Work] = Distribution(MAX_ROWS, False, learnt, learns=False)
+    hopeless = [Work(due=0.001, cls=learnt.classes.class_of("short", math.nan)) for _ in range(3)]
+    for unit in hopeless:
+        policy.add(unit, 0.0)
+    now, ran_late_at = 0.0, -1
+    for batch in range(60):
+        for _ in range(4):
+            policy.add(Work(due=now + 0.2, cls=learnt.classes.class_of("short", math.nan)), now)
+        assert policy.late(now) == []
+        units = policy.take(now)
+        if any(unit in hopeless for unit in units):
+            ran_late_at = batch
+            break
+        policy.started(batch, units, now)
+        now += 0.03
+        policy.finished(batch, Took(0.03), now)
+    assert 0 < ran_late_at < 60, "under lasting load they run too, but not first"
+
+
+def test_a_class_that_costs_more_runs_first(learnt: Profiles) -> None:
+    long = learnt.classes.class_of("long", math.nan)
+    units = [("short", 0.06)] * 3 + [("long", 0.13)]
+    assert queue(learnt, units).take(0.0)[0].alone == SHORT_S
+    dear: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, weights={long: 50.0}, learns=False)
+    for app, slack in units:
+        cls = learnt.classes.class_of(app, math.nan)
+        dear.add(Work(due=slack, cls=cls, alone=SHORT_S if app == "short" else LONG_S), 0.0)
+    assert any(unit.alone == LONG_S for unit in dear.take(0.0))
+
+
+def test_steps_of_cost_add_up(learnt: Profiles, tables: Tables) -> None:
+    policy = queue(learnt, [("short", 0.5)])
+    view = View(next(iter(policy.pending.lines.values())), tables, 0.0, {})
+    weights = [1.0] * len(tables.cdfs)
+    both = candidates(view, tables, weights, ((0.0, 1.0), (1.0, 3.0)))
+    assert [batch.value for batch in both] == pytest.approx([4.0])
+    with pytest.raises(ValueError, match="ascending steps"):
+        Terms(((1.0, 1.0),), {})
+    with pytest.raises(ValueError, match="1 to 4"):
+        Terms(tuple((float(step), 1.0) for step in range(5)), {})
+
+
+def test_the_rest_of_the_path_is_taken_off(learnt: Profiles) -> None:
+    policy = queue(learnt, [("long", 0.3)] * 2)
+    assert policy.late(0.0) == []
+    for _ in range(10):
+        policy.release([learnt.classes.class_of("long", math.nan)], 0.25)
+    assert len(policy.late(0.0)) == 2
+    rest = Rest()
+    for seconds in (0.1, 0.2, 0.9, math.nan, -1.0, 1e9):
+        rest.add(0, seconds)
+    assert (rest.median(0), rest.least(0), rest.median(8)) == (0.2, 0.1, 0.0)
+    for _ in range(200):
+        rest.add(0, 0.5)
+    assert rest.median(0) == rest.least(0) == 0.5, "only the newest count"
+
+
+def test_the_quick_rule_decides_like_the_full_one_where_one_class_waits(
+    learnt: Profiles, tables: Tables
+) -> None:
+    policy = queue(learnt, [("short", 0.3 + 0.001 * n) for n in range(8)])
+    lines = list(policy.pending.lines.values())
+    terms = Terms(ONE, {})
+    full = decide(lines, tables, Arrivals(), terms, 0.0)
+    fast = quick(lines, tables, terms, 0.0)
+    assert full is not None
+    assert fast is not None
+    assert fast.kind == Kind.QUICK
+    assert fast.value / fast.time == pytest.approx(full.value / full.time, rel=0.1)
+
+
+def test_a_plan_is_used_when_the_batch_ends_as_expected_and_dropped_when_not(learnt: Profiles) -> None:
+    for took, kind in ((0.035, Kind.PLANNED), (0.3, Kind.QUICK)):
+        policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, on_spot_share=0.0, learns=False)
+        cls = learnt.classes.class_of("short", math.nan)
+        for _ in range(12):
+            policy.add(Work(due=2.0, cls=cls), 0.0)
+        first = policy.take(0.0)
+        policy.started(1, first, 0.0)
+        while policy.plan(0.0, 1.0):
+            pass
+        expected = policy.running.expected_s if policy.running else 0.0
+        now = expected if kind == Kind.PLANNED else took
+        policy.finished(1, Took(now), now)
+        assert policy.take(now)
+        assert policy.decisions[kind] >= 1
+        assert policy.stale_plans == (kind != Kind.PLANNED)
+
+
+def test_a_plan_falls_to_an_arrival_that_cannot_wait(learnt: Profiles) -> None:
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, on_spot_share=0.0, learns=False)
+    cls = learnt.classes.class_of("short", math.nan)
+    for _ in range(3):
+        policy.add(Work(due=2.0, cls=cls), 0.0)
+    first = policy.take(0.0)
+    policy.started(1, first, 0.0)
+    for _ in range(3):
+        policy.add(Work(due=2.0, cls=cls), 0.001)
+    while policy.plan(0.001, 1.0):
+        pass
+    assert policy.running is not None
+    now = policy.running.expected_s
+    urgent = Work(due=now + 0.028, cls=cls)
+    policy.add(urgent, 0.002)
+    policy.finished(1, Took(now), now)
+    policy.take(now)
+    assert policy.stale_plans == 1
+
+
+def test_a_plan_whose_unit_has_gone_is_dropped(learnt: Profiles) -> None:
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, on_spot_share=0.0, learns=False)
+    cls = learnt.classes.class_of("short", math.nan)
+    units = [Work(due=2.0, cls=cls) for _ in range(6)]
+    policy.started(1, [Work(cls=cls)], 0.0)
+    for unit in units:
+        policy.add(unit, 0.0)
+    while policy.plan(0.0, 1.0):
+        pass
+    units[0].stage = 0
+    assert policy.running is not None
+    now = policy.running.expected_s
+    policy.finished(1, Took(now), now)
+    batch = policy.take(now)
+    assert batch
+    assert units[0] not in batch
+
+
+def test_a_roll_out_counts_what_a_simple_policy_completes(learnt: Profiles, tables: Tables) -> None:
+    rank = tables.rank_of(learnt.classes.class_of("short", math.nan))
+    dues: list[list[float]] = [[] for _ in tables.cdfs]
+    dues[rank] = [0.15] * 4 + [0.3] * 4
+    future = Future(dues, tables, [], {})
+    targets = best_sizes(tables, 0.4)
+    for base in (RATE, EDF):
+        outcome = rollout(future.dues, future.since, tables, targets, base, 0.0, 0.4)
+        assert outcome.lost == 0
+        assert outcome.completed == pytest.approx(0.8 * 8)
+    hopeless = Future([[0.001] * 3 if one == rank else [] for one in range(len(dues))], tables, [], {})
+    outcome = rollout(hopeless.dues, hopeless.since, tables, targets, EDF, 0.0, 0.4)
+    assert (outcome.completed, outcome.lost) == (0.0, 3)
+
+
+def test_expected_arrivals_are_those_of_the_last_window() -> None:
+    arrivals = Arrivals()
+    for step in range(30):
+        arrivals.add(step / 10, step % 2, 0.5)
+    arrivals.add(3.0, 0, math.inf)
+    assert arrivals.window(3.0) == 0.5
+    expected = arrivals.expected(2.95, 0.5)
+    assert [round(at, 2) for at, _, _ in expected] == [3.0, 3.1, 3.2, 3.3, 3.4]
+    assert all(due == pytest.approx(at + 0.5) for at, _, due in expected)
+    for step in range(1_000):
+        arrivals.add(5.0 + step / 1_000, 0, 0.5)
+    assert arrivals.window(6.0) == pytest.approx(0.2, abs=0.01), (
+        "no further than the arrivals that are remembered"
+    )
+
+
+def test_with_few_samples_it_goes_by_the_prior() -> None:
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, Profiles(prior_p99_s=0.1))
+    for _ in range(5):
+        policy.add(Work(due=0.12), 0.0)
+    assert len(policy.take(0.0)) == 1, "a batch of two is expected to take 125 ms"
+    assert policy.decisions[Kind.POINT] == 1
+
+
+def test_a_unit_larger_than_a_batch_runs(learnt: Profiles) -> None:
+    policy = queue(learnt, [])
+    policy.add(Work(due=math.inf, rows=3 * MAX_ROWS), 0.0)
+    policy.add(Work(due=math.inf, rows=2), 0.0)
+    taken = [policy.take(0.0), policy.take(0.0)]
+    assert sorted(len(batch) for batch in taken) == [1, 1]
+
+
+def test_sizes_that_were_never_measured_are_not_tried(learnt: Profiles) -> None:
+    wide = Tables(learnt, 32)
+    assert not wide.known[32]
+    policy: Distribution[Work] = Distribution(32, True, learnt, learns=False)
+    cls = learnt.classes.class_of("short", math.nan)
+    for _ in range(32):
+        policy.add(Work(due=5.0, cls=cls), 0.0)
+    assert len(policy.take(0.0)) <= 8
+    assert SIZES[-1] == 64
+
+
+def test_a_candidate_of_no_time_has_no_ratio() -> None:
+    assert Candidate([0], [1], 1, 1.0, 0.0, 1.0).ratio == 0.0
