@@ -112,7 +112,7 @@ def profiles_of(case: Case, information: str, seed: int, samples: int = PROFILE_
 def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int) -> Policy[Request]:
     """A policy with what it has measured beforehand."""
     if name == OURS:
-        return Distribution(ROWS_MAX, True, profiles)
+        return Distribution(ROWS_MAX, True, profiles, max_delay_s=slo_s)
     if name == "fifo":
         return Fifo(ROWS_MAX)
     times = size_times(case, np.random.default_rng([seed, 78]), SIZE_SAMPLES)

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final, Generic
 
 from hams_schedule.candidates import Candidate, Costs, View, candidates
+from hams_schedule.idling import wait_until
 from hams_schedule.limits import cost_steps_max
 from hams_schedule.pending import Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
@@ -35,6 +36,7 @@ class Kind(IntEnum):
     QUICK = 2
     LIKELIEST = 3
     POINT = 4
+    IDLE = 5
 
 
 class Decision(Generic[U]):
@@ -74,9 +76,15 @@ class Terms:
 
 
 def decide(
-    lines: list[Line[U]], tables: Tables, arrivals: Arrivals, terms: Terms, now: float
+    lines: list[Line[U]],
+    tables: Tables,
+    arrivals: Arrivals,
+    terms: Terms,
+    now: float,
+    idle_until: float = 0.0,
 ) -> Decision[U] | None:
-    """The best batch at `now`; None if no unit has a chance."""
+    """The best batch at `now`, or to wait for company until `idle_until` at most; None if no unit has a
+    chance."""
     best: tuple[View[U], list[Candidate]] | None = None
     best_ratio = -1.0
     likeliest: Decision[U] | None = None
@@ -94,9 +102,14 @@ def decide(
     if best is None:
         return likeliest
     view, batches = best
-    if len(batches) == 1:
-        return Decision(view.spans(batches[0].items), batches[0].value, batches[0].time, Kind.FULL, 0)
-    return _rolled(view, batches, tables, arrivals, terms, now)
+    steps, batch = 0, batches[0]
+    if len(batches) > 1:
+        batch, steps = _rolled(view, batches, tables, arrivals, terms, now)
+    if len(lines) == 1 and idle_until > now:
+        until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
+        if until > now:
+            return Decision([], 0.0, until - now, Kind.IDLE, steps)
+    return Decision(view.spans(batch.items), batch.value, batch.time, Kind.FULL, steps)
 
 
 def alone(view: View[U], tables: Tables) -> Decision[U]:
@@ -110,8 +123,9 @@ def alone(view: View[U], tables: Tables) -> Decision[U]:
 
 def _rolled(
     view: View[U], batches: list[Candidate], tables: Tables, arrivals: Arrivals, terms: Terms, now: float
-) -> Decision[U]:
-    """The best of several candidates by its own value and what the rest of the queue then comes to."""
+) -> tuple[Candidate, int]:
+    """The best of several candidates by its own value and what the rest of the queue then comes to; its
+    cost."""
     window = arrivals.window(now)
     future = Future(view.by_rank, tables, arrivals.expected(now, window), terms.rest)
     targets = best_sizes(tables, window)
@@ -141,7 +155,7 @@ def _rolled(
             key = (score, batch.ratio, -view.due[batch.items[0]], batch.rows)
             if key > best_key:
                 best, best_key = batch, key
-    return Decision(view.spans(best.items), best.value, best.time, Kind.FULL, steps)
+    return best, steps
 
 
 def shortlist(batches: list[Candidate]) -> list[Candidate]:

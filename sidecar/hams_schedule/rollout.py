@@ -17,6 +17,8 @@ EDF: Final = 1
 """Base: the class whose earliest unit has the least slack."""
 CHANCE: Final = 0.8
 """What one unit of a rolled-out batch counts: some will be late."""
+RATE_ARRIVALS: Final = 32
+"""Arrivals from which a rate is taken."""
 UNREACHED: Final = 1e300
 
 
@@ -51,6 +53,12 @@ class Arrivals:
         if len(self._newest) == plan_arrivals_max:
             window = min(window, max(now - self._newest[0][0], 0.0))
         return window
+
+    def rate(self, now: float) -> float:
+        """Arrivals per second, from the newest `RATE_ARRIVALS`; 0 if there are too few."""
+        count = min(len(self._newest), RATE_ARRIVALS)
+        since = now - self._newest[-count][0] if count > 1 else 0.0
+        return (count - 1) / since if since > 0.0 else 0.0
 
     def expected(self, now: float, window: float) -> list[tuple[float, int, float]]:
         """Arrivals of the coming window: those of the last one, shifted; (instant, class, due)."""

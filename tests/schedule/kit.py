@@ -83,6 +83,7 @@ POLICIES: dict[str, Callable[[], Policy[Work]]] = {
     "deadline": lambda: Deadline(MAX_ROWS, True, 0.4),
     "deadline-run": lambda: Deadline(MAX_ROWS, False, 0.4),
     "distribution": lambda: Distribution(MAX_ROWS, True, profiles()),
+    "distribution-idle": lambda: Distribution(MAX_ROWS, True, profiles(), max_delay_s=0.05),
     "distribution-run": lambda: Distribution(MAX_ROWS, False, profiles()),
     "distribution-cold": lambda: Distribution(MAX_ROWS, True, Profiles(prior_p99_s=0.2)),
     "distribution-planned": lambda: Distribution(MAX_ROWS, True, profiles(), on_spot_share=0.0),

@@ -360,3 +360,66 @@ def test_sizes_that_were_never_measured_are_not_tried(learnt: Profiles) -> None:
 
 def test_a_candidate_of_no_time_has_no_ratio() -> None:
     assert Candidate([0], [1], 1, 1.0, 0.0, 1.0).ratio == 0.0
+
+
+def alike(max_delay_s: float, per_s: float, budget_s: float = 0.034) -> Distribution[Work]:
+    """A policy for requests that are all alike and take 20 ms; two take 25 ms. `per_s` arrived in the last
+    window."""
+    learnt = Profiles()
+    draw = random.Random(3)
+    cls = learnt.classify("", math.nan)
+    for _ in range(200):
+        learnt.observe_alone("", math.nan, draw.gauss(SHORT_S, 0.0002))
+    learnt.settle()
+    for rows in (2, 3, 4):
+        for _ in range(20):
+            learnt.observe_batch([cls] * rows, rows, time_of(SHORT_S, rows) + 0.01 * (rows > 2), 0.0)
+    learnt.settle()
+    policy: Distribution[Work] = Distribution(4, True, learnt, learns=False, max_delay_s=max_delay_s)
+    step = 1.0 / per_s
+    for number in range(40):
+        at = 1.0 - (40 - number) * step
+        unit = Work(due=at + budget_s, cls=cls)
+        policy.add(unit, at)
+        unit.stage = 0
+    policy.pending.retain_ready()
+    policy.add(Work(due=1.0 + budget_s, cls=cls), 1.0)
+    return policy
+
+
+def test_it_idles_for_company_that_is_likely_to_come_and_not_for_ever() -> None:
+    policy = alike(1.0, 200.0)
+    assert policy.take(1.0) == []
+    assert policy.decisions[Kind.IDLE] == 1
+    until = policy.deadline()
+    assert 1.0 < until <= 1.0 + 0.034 - 0.025 + 0.001
+    assert len(policy.take(until)) == 1, "nobody came"
+
+
+def test_company_that_comes_shares_the_batch() -> None:
+    policy = alike(1.0, 200.0)
+    assert policy.take(1.0) == []
+    policy.add(Work(due=1.003 + 0.034, cls=policy.pending.all_lines()[0].cls), 1.003)
+    assert len(policy.take(1.003)) == 2
+
+
+@pytest.mark.parametrize(("max_delay_s", "per_s"), [(0.0, 200.0), (1.0, 2.0)])
+def test_it_idles_only_if_it_may_and_somebody_is_likely_to_come(max_delay_s: float, per_s: float) -> None:
+    policy = alike(max_delay_s, per_s)
+    assert len(policy.take(1.0)) == 1
+    assert policy.decisions[Kind.IDLE] == 0
+
+
+def test_it_waits_no_longer_than_it_may() -> None:
+    policy = alike(0.002, 200.0)
+    assert policy.take(1.0) == []
+    assert policy.deadline() == pytest.approx(1.002)
+    assert len(policy.take(1.002)) == 1
+
+
+def test_a_suspect_ends_the_wait() -> None:
+    policy = alike(1.0, 200.0)
+    assert policy.take(1.0) == []
+    policy.add_first(Work(attempts=1), 1.001)
+    assert policy.deadline() <= 1.001
+    assert policy.take(1.001)[0].attempts == 1

@@ -25,7 +25,7 @@ from hams_schedule.tables import Tables
 
 STALE: Final = 0.1
 """Share of the running batch's time by which its end may differ from the planned one."""
-STEPS_PRIOR: Final = 1_000
+STEPS_PRIOR: Final = 100
 """Steps that a decision takes, before one was made."""
 STEPS_MEMORY: Final = 0.25
 """Weight of the newest decision in the running mean of steps."""
@@ -69,6 +69,7 @@ class Distribution(LatenessPolicy[U]):
         costs: Costs = ((0.0, 1.0),),
         on_spot_share: float = plan_on_spot_share,
         learns: bool = True,
+        max_delay_s: float = 0.0,
     ) -> None:
         super().__init__(max_rows, by_class=True, shed=shed)
         self.profiles = profiles
@@ -82,6 +83,9 @@ class Distribution(LatenessPolicy[U]):
         self._points = PointTimes(profiles.prior_p99_s)
         self._on_spot_share = on_spot_share
         self._learns = learns
+        self._max_delay_s = max_delay_s
+        self._idles_since = math.inf
+        self._idles_until = -math.inf
         self.tables: Tables | None = None
         self.steps = float(STEPS_PRIOR)
         """What a decision with roll-outs costs, a running mean."""
@@ -95,10 +99,18 @@ class Distribution(LatenessPolicy[U]):
         if self._plan is not None:
             self._plan.arrived.append(due)
 
+    def deadline(self) -> float:
+        """The last instant seen, if anything waits; while idling for company, the end of that."""
+        instant = super().deadline()
+        if instant < math.inf and self._idles_since < math.inf and not self.pending.waiting_first():
+            return max(instant, self._idles_until)
+        return instant
+
     def clear(self) -> None:
         """Forget all units."""
         super().clear()
         self._plan = None
+        self._idles_since, self._idles_until = math.inf, -math.inf
 
     def plan(self, now: float, budget_s: float) -> bool:
         """Learn what is due, then decide ahead where batches are too short to decide between them."""
@@ -142,7 +154,10 @@ class Distribution(LatenessPolicy[U]):
             self.stale_plans += 1
         lines = list(self.pending.lines.values())
         if self._on_spot(tables):
-            decision = decide(lines, tables, self.arrivals, self.terms, now)
+            idle_until = min(self._idles_since, now) + self._max_delay_s
+            if self._idles_since < math.inf and now >= self._idles_until:
+                idle_until = now  # company has not come in time
+            decision = decide(lines, tables, self.arrivals, self.terms, now, idle_until)
         else:
             decision = quick(lines, tables, self.terms, now)
         if decision is None:  # all are hopeless and yet here: the rest of their path was misjudged
@@ -152,6 +167,11 @@ class Distribution(LatenessPolicy[U]):
 
     def _decided(self, decision: Decision[U]) -> list[Span[U]]:
         self.decisions[decision.kind] += 1
+        if decision.kind == Kind.IDLE:
+            self._idles_since = min(self._idles_since, self.now)
+            self._idles_until = self.now + decision.time
+            return []
+        self._idles_since, self._idles_until = math.inf, -math.inf
         self.predicted += decision.value
         if decision.kind == Kind.FULL:
             self._spent(decision.steps)

@@ -41,10 +41,12 @@ class LatenessPolicy(Policy[U]):
         if not self.shed:
             self._aside.extend(self._split(now))
         starved = self._aside_s < late_share * self._busy_s
-        batch = [] if self._aside and starved else super().take(now)
-        if not batch and self._aside:
-            batch = self._from_aside()
-            self._took_aside = bool(batch)
+        if not (self._aside and starved):
+            batch = super().take(now)
+            if batch or not self._aside:
+                return batch
+        batch = self._from_aside()
+        self._took_aside = bool(batch)
         return batch or super().take(now)
 
     def deadline(self) -> float:
