@@ -109,7 +109,8 @@ def serve(
 ) -> Served:
     """Run arrivals through a policy in virtual time. `spoil(batch)` are units that stop being READY then.
 
-    The policy is asked as a shell asks it; where `deadline()` says that there is something to do, there must be.
+    The policy is asked as a shell asks it; where `deadline()` says that there is something to do, there
+    must be.
     """
     served = Served()
     todo = sorted(arrivals, key=lambda item: item[0])

@@ -1,4 +1,5 @@
-"""Policy `Distribution`: candidates against Monte Carlo, decisions against exhaustive search, plans, lateness."""
+"""Policy `Distribution`: candidates against Monte Carlo, decisions against exhaustive search, plans,
+lateness."""
 
 import itertools
 import math

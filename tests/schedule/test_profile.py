@@ -30,8 +30,8 @@ def distance(learnt: Profiles, cls: int, mean: float, sd: float) -> float:
 
 
 def from_batches(rows_max: int, alone_share: float, requests: int = 3_000, sweeps: int = 3) -> Profiles:
-    """Two applications that are only ever seen in mixed batches, but for a share of stand-alone runs. Sizes are
-    known."""
+    """Two applications that are only ever seen in mixed batches, but for a share of stand-alone runs. Sizes
+    are known."""
     draw = random.Random(4)
     learnt = Profiles()
     for app in ("a", "b"):

@@ -35,8 +35,8 @@ def test_the_law_of_the_maximum_is_that_of_drawn_maxima() -> None:
 
 
 def test_the_product_is_orlojs_equation_8_integrated() -> None:
-    """f(x) = sum over subsets of (-1)^(n-k) ... is the derivative of the product; both are compared as masses, with
-    the alternating sum over subsets of 1 - F."""
+    """f(x) = sum over subsets of (-1)^(n-k) ... is the derivative of the product; both are compared as
+    masses, with the alternating sum over subsets of 1 - F."""
     draw = random.Random(2)
     laws = [learnt(draw, 0.02 * (1 + index), 0.005, 500) for index in range(6)]
     for count in range(1, 7):
