@@ -39,6 +39,7 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 replicas=spec.frontend.replicas,
                 shards=spec.frontend.shards,
                 request_timeout_s=spec.frontend.request_timeout_s,
+                deadline_s=spec.frontend.deadline_s or 0.0,
                 max_in_flight=spec.frontend.max_in_flight,
                 max_in_flight_bytes=spec.frontend.max_in_flight_bytes,
                 max_request_bytes=spec.frontend.max_request_bytes,

@@ -72,6 +72,8 @@ batch_delay_max_s = 10.0
 request_timeout_min_s = 0.01
 request_timeout_max_s = 3600.0
 """Bounds of `frontend.requestTimeout`."""
+deadline_min_s = 0.001
+"""The shortest `frontend.deadline`."""
 
 suspect_after_min_s = 0.06
 suspect_after_max_s = 60.0
@@ -453,6 +455,11 @@ class Frontend:
         Duration(request_timeout_min_s, request_timeout_max_s),
         default=30.0,
         about="after this a client gets 504",
+    )
+    deadline_s: float | None = field_of(
+        cast(FieldRule[float | None], Duration(deadline_min_s, request_timeout_max_s)),
+        default=None,
+        about="how long a client waits that names no deadline of its own; absent: requestTimeout",
     )
     max_in_flight: int = field_of(
         Whole(1, in_flight_max),

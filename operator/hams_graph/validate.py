@@ -273,6 +273,12 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             f"({quantity(frontend.max_in_flight_bytes)}): "
             "a request of that size would never be taken",
         )
+    if frontend.deadline_s is not None and frontend.deadline_s > frontend.request_timeout_s:
+        notes.say(
+            ("spec", "frontend", "deadline"),
+            f"{duration(frontend.deadline_s)} is more than requestTimeout "
+            f"({duration(frontend.request_timeout_s)}), after which every client gets 504",
+        )
     if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
         notes.say(
             ("spec", "frontend", "replicas"),

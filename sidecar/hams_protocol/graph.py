@@ -193,6 +193,8 @@ class FrontendSpec:
     replies_kept_bytes: int = 64 << 20
     token_secret: str = ""
     hide_model_errors: bool = False
+    deadline_s: float = 0.0
+    """How long a client waits that names no deadline; 0: `request_timeout_s`."""
 
 
 @frozen

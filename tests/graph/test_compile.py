@@ -66,7 +66,7 @@ def test_what_is_said_arrives() -> None:
     graph = compiled(
         """
   mode: None
-  frontend: {replicas: 3, shards: 5, requestTimeout: 1m30s, maxInFlight: 7, maxInFlightBytes: 1G,
+  frontend: {replicas: 3, shards: 5, requestTimeout: 1m30s, deadline: 250ms, maxInFlight: 7, maxInFlightBytes: 1G,
     maxRequestBytes: 1048576, repliesKept: 0, repliesKeptBytes: 8Ki, hideModelErrors: true}
   managers: {replicas: 1}
   recovery: {suspectAfter: 1s, maxAttempts: 3, whenLost: Restart, suspects: Run}
@@ -86,7 +86,9 @@ def test_what_is_said_arrives() -> None:
 """
     )
     data = graph.data
-    assert data.frontend == FrontendSpec(3, 5, 90.0, 7, 10**9, 1 << 20, 0, 8192, hide_model_errors=True)
+    assert data.frontend == FrontendSpec(
+        3, 5, 90.0, 7, 10**9, 1 << 20, 0, 8192, hide_model_errors=True, deadline_s=0.25
+    )
     assert (data.mode, data.managers) == (Mode.NONE, 1)
     assert data.recovery == RecoverySpec(1.0, 3, when_lost=WhenLost.RESTART, suspects=Suspects.RUN)
     assert [op.name for op in data.operators] == ["a", "b"], "topological, not as in the file"

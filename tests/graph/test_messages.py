@@ -129,6 +129,14 @@ FIELDS = [
         "spec.frontend.requestTimeout: must be from 10ms to 3600s, found 0",
     ),
     (
+        put("frontend.deadline", "31s"),
+        "spec.frontend.deadline: 31s is more than requestTimeout (30s), after which every client gets 504",
+    ),
+    (
+        put("frontend.deadline", "0.1ms"),
+        "spec.frontend.deadline: must be from 1ms to 3600s, found 0.1ms",
+    ),
+    (
         put("frontend.maxRequestBytes", "64MB"),
         'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found "64MB"; '
         'did you mean "64Mi"?',

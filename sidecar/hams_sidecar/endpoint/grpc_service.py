@@ -7,6 +7,7 @@ bounded in `grpc_calls`.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -26,7 +27,7 @@ from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, left_s
 from hams_sidecar.endpoint.grpc_codec import decode_request, encode_reply
 from hams_sidecar.endpoint.json_data import run
-from hams_sidecar.endpoint.request import MODEL_VERSION, check_model, digest_of, trace_context
+from hams_sidecar.endpoint.request import MODEL_VERSION, check_model, deadline_of, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import choose
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
@@ -124,7 +125,9 @@ class InferenceService:
         message = _parse(pb.ModelInferRequest(), request)
         check_model(serving.graph.name, message.model_name, message.model_version)
         decoded = await run(decode_request(message, serving.signature))
-        deadline_s = min(left_s(context), serving.timeout_s)
+        own_s = left_s(context)
+        default_s = serving.deadline_s if own_s == math.inf else serving.timeout_s
+        deadline_s = min(own_s, deadline_of(None, decoded.parameters, default_s, serving.timeout_s))
         trace = {
             str(key): value
             for key, value in context.invocation_metadata() or ()

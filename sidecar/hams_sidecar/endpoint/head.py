@@ -17,6 +17,7 @@ _ONCE = frozenset(
         b"transfer-encoding",
         b"content-encoding",
         b"idempotency-key",
+        b"hams-deadline-ms",
         b"inference-header-content-length",
     )
 )

@@ -149,3 +149,6 @@ tokens_max = 1000
 
 tokens_check_s = 1.0
 """Between two looks at the folder with the tokens."""
+
+deadline_min_ms = 1
+"""The shortest deadline that a client may name."""

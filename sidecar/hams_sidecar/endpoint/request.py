@@ -7,11 +7,13 @@ has the same digest over JSON, binary and gRPC.
 
 import asyncio
 import math
+import re
 from collections.abc import Mapping
 
 from hams_protocol.frozen import frozen
 from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.limits import (
+    deadline_min_ms,
     id_bytes_max,
     idempotency_key_bytes_max,
     parameters_bytes_max,
@@ -22,6 +24,14 @@ from hams_sidecar.inference import Parameter, Tensor, TraceContext, payload_dige
 
 MODEL_VERSION = "1"
 """The only version a graph has."""
+
+DEADLINE_PARAMETER = "hams_deadline_ms"
+"""The request parameter that says how long the client waits, in milliseconds."""
+
+DEADLINE_HEADER = "HAMS-Deadline-Ms"
+"""The HTTP header that says the same."""
+
+_MILLISECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 digest_in_loop_bytes_max = 256 << 10
 """Payloads up to this size are hashed on the event loop; larger ones on a thread."""
@@ -34,6 +44,7 @@ class Parameters:
     payload: dict[str, Parameter]
     idempotency_key: str | None = None
     binary_data_output: bool = False
+    deadline_ms: float | None = None
 
 
 NO_PARAMETERS = Parameters({})
@@ -45,6 +56,7 @@ def split(given: Mapping[str, object]) -> Parameters:
         raise RequestRefused(f"expected at most {parameters_max} parameters, got {len(given)}")
     payload: dict[str, Parameter] = {}
     key: str | None = None
+    deadline_ms: float | None = None
     binary = False
     size = 0
     for name, value in given.items():
@@ -58,6 +70,12 @@ def split(given: Mapping[str, object]) -> Parameters:
             if not isinstance(value, str):
                 raise RequestRefused(f"parameter 'idempotency_key': expected a string, got {_kind(value)}")
             key = check_key(value)
+        elif name == DEADLINE_PARAMETER:
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise RequestRefused(
+                    f"parameter {name!r}: expected a number of milliseconds, got {_kind(value)}"
+                )
+            deadline_ms = float(value) if isinstance(value, float) or value.bit_length() < 64 else math.inf
         elif isinstance(value, (bool, int, float, str)):
             if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
                 raise RequestRefused(
@@ -75,7 +93,7 @@ def split(given: Mapping[str, object]) -> Parameters:
         raise RequestRefused(
             f"expected parameters of at most {parameters_bytes_max} bytes together, got {size}"
         )
-    return Parameters(payload, key, binary)
+    return Parameters(payload, key, binary, deadline_ms)
 
 
 def check_key(key: str) -> str:
@@ -86,6 +104,29 @@ def check_key(key: str) -> str:
             f"{key[:40]!r} ({len(key)})"
         )
     return key
+
+
+def deadline_of(header: str | None, parameters: Parameters, default_s: float, most_s: float) -> float:
+    """Seconds that the client waits, from the arrival of its request: as its header says, or its parameter;
+    `default_s` if it says nothing. Raises RequestRefused."""
+    given_ms, name = parameters.deadline_ms, f"parameter {DEADLINE_PARAMETER!r}"
+    if header is not None:
+        if given_ms is not None:
+            raise RequestRefused(
+                f"expected the header {DEADLINE_HEADER} or the parameter {DEADLINE_PARAMETER!r}, got both"
+            )
+        name = f"header {DEADLINE_HEADER}"
+        text = header.strip()
+        given_ms = float(text) if _MILLISECONDS.fullmatch(text) else math.nan
+    if given_ms is None:
+        return default_s
+    if not deadline_min_ms <= given_ms <= most_s * 1000:
+        got = given_ms if header is None else header
+        raise RequestRefused(
+            f"{name}: expected {deadline_min_ms} to {most_s * 1000:g} milliseconds (the graph's "
+            f"requestTimeout), got {shown(got)}"
+        )
+    return given_ms / 1000
 
 
 def check_id(request_id: str) -> str:

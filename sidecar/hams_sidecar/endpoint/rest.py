@@ -28,7 +28,7 @@ from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, answer,
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import run, run_through
 from hams_sidecar.endpoint.json_scan import Steps
-from hams_sidecar.endpoint.request import check_key, digest_of, trace_context
+from hams_sidecar.endpoint.request import check_key, deadline_of, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import (
     RestRequest,
     choose,
@@ -182,7 +182,10 @@ class _Exchange:
             # Without a task there is too little to hash for a thread.
             digest = await digest_of(tensors, parameters, outputs, wanted)
             trace = trace_context(_text(given.get(b"traceparent")), _text(given.get(b"tracestate")))
-            left_s = max(serving.timeout_s - (perf_counter() - self._began), _deadline_min_s)
+            deadline_s = deadline_of(
+                _text(given.get(b"hams-deadline-ms")), asked.parameters, serving.deadline_s, serving.timeout_s
+            )
+            left_s = max(deadline_s - (perf_counter() - self._began), _deadline_min_s)
             outcome = await self._infer(
                 InferenceRequest(tensors, parameters, outputs, left_s, key, trace, digest)
             )

@@ -52,6 +52,8 @@ class Serving:
         self.tokens = tokens
         self.own_pages_only = own_pages_only
         self.timeout_s = graph.frontend.request_timeout_s
+        self.deadline_s = graph.frontend.deadline_s or self.timeout_s
+        """How long a client waits that does not say."""
         self.request_bytes_max = graph.frontend.max_request_bytes
         self.draining = False
         root = f"/v2/models/{graph.name}"

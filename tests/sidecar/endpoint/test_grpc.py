@@ -231,6 +231,25 @@ async def test_the_deadline_is_the_graphs_or_the_clients_whichever_is_earlier(se
     await running.port.cancelled.acquire()
 
 
+async def test_a_deadline_parameter_wins_if_it_is_shorter_than_the_clients_own(serve) -> None:
+    running = await serve(graph(PIXELS, frontend=FrontendSpec(request_timeout_s=30.0, deadline_s=0.25)))
+    async with grpc.aio.insecure_channel(running.grpc) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        asked = message()
+        await call(asked.SerializeToString())
+        await call(asked.SerializeToString(), timeout=10)
+        asked.parameters["hams_deadline_ms"].int64_param = 5000
+        await call(asked.SerializeToString(), timeout=10)
+        await call(asked.SerializeToString(), timeout=2)
+        asked.parameters["hams_deadline_ms"].int64_param = 30001
+        said = await refusal(channel, asked, grpc.StatusCode.INVALID_ARGUMENT)
+    assert "'hams_deadline_ms': expected 1 to 30000 milliseconds" in said
+    seen = [request.deadline_s for request in running.port.requests]
+    for waits_s, most_s in zip(seen, (0.25, 11, 5, 3), strict=True):
+        assert waits_s <= most_s
+    assert seen[1] > 0.25, "a client's own deadline may be longer than the graph's"
+
+
 async def test_a_client_that_goes_away_is_not_waited_for(channel, digits) -> None:
     async def forever(request: InferenceRequest) -> InferenceOutcome:
         await asyncio.Event().wait()

@@ -328,6 +328,53 @@ async def test_the_deadline_is_the_graphs(serve) -> None:
     await running.port.cancelled.acquire()
 
 
+@pytest.mark.parametrize("header", ["180", "180.5"])
+async def test_a_client_says_in_a_header_or_a_parameter_how_long_it_waits(
+    client, digits, header: str
+) -> None:
+    await client.post(INFER, json=ONE_ROW, headers={"HAMS-Deadline-Ms": header})
+    await client.post(INFER, json={**ONE_ROW, "parameters": {"hams_deadline_ms": 180, "user": "x"}})
+    by_header, by_parameter = digits.port.requests
+    assert 0 < by_header.deadline_s <= 0.1805
+    assert 0 < by_parameter.deadline_s <= 0.18
+    assert by_parameter.parameters == {"user": "x"}, "no model is told"
+
+
+async def test_who_names_no_deadline_has_the_graphs(serve) -> None:
+    spec = FrontendSpec(request_timeout_s=30.0, deadline_s=0.25)
+    running = await serve(graph(PIXELS, frontend=spec))
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        await client.post(INFER, json=ONE_ROW)
+        await client.post(INFER, json=ONE_ROW, headers={"HAMS-Deadline-Ms": "5000"})
+    graphs, longer = running.port.requests
+    assert 0 < graphs.deadline_s <= 0.25
+    assert 0.25 < longer.deadline_s <= 5, "a client may wait longer, up to requestTimeout"
+
+
+@pytest.mark.parametrize(
+    "given", ["abc", "-1", "0", "0.5", "1e99", "", "nan", "inf", "30001", "9" * 5000, "1 2", "0x10", "٣"]
+)
+async def test_a_deadline_that_is_none_is_refused_with_the_name_of_its_header(client, digits, given) -> None:
+    said = await refusal(client, ONE_ROW, headers={b"HAMS-Deadline-Ms": given.encode()})
+    assert said.startswith("header HAMS-Deadline-Ms: expected 1 to 30000 milliseconds (the graph's ")
+    assert len(said) < 300
+    assert not digits.port.requests
+
+
+@pytest.mark.parametrize("given", [True, "180", None, [1], 0, -1, 30001, 10**400, 1e300])
+async def test_a_deadline_parameter_that_is_none_is_refused_with_its_name(client, digits, given) -> None:
+    said = await refusal(client, {**ONE_ROW, "parameters": {"hams_deadline_ms": given}})
+    assert said.startswith("parameter 'hams_deadline_ms': expected ")
+    assert not digits.port.requests
+
+
+async def test_two_deadlines_are_one_too_many(client, digits) -> None:
+    both = {**ONE_ROW, "parameters": {"hams_deadline_ms": 100}}
+    assert "got both" in await refusal(client, both, headers={"HAMS-Deadline-Ms": "100"})
+    twice = [("HAMS-Deadline-Ms", "100"), ("HAMS-Deadline-Ms", "100")]
+    assert "once, got it twice" in await refusal(client, ONE_ROW, headers=twice)
+
+
 async def test_a_bug_is_one_500_without_its_trace(client, digits, caplog) -> None:
     async def broken(request: InferenceRequest) -> InferenceOutcome:
         raise KeyError("secret")
