@@ -1,17 +1,82 @@
-"""Which ready units form the next batch. First in, first out; the rows of a unit stay together.
+"""Which ready units form the next batch: the interface of scheduling policies, and the default one, first
+in, first out.
 
-The seam for scheduling policies: a policy sees ready units and gives back a batch; it never decides about
-safety.
+A policy sees ready units and gives back a batch; it never decides about safety. Given the calls it got, with
+their times, it is a pure function. The laws of `Scheduler` are its whole duty: with them no policy, however
+bad, can lose a unit or stop the graph. The shell holds foreign policies to them (`hams_schedule.lawful`).
 """
 
 from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
-from hams_protocol.graph import BatchPolicy
+from hams_protocol.frozen import frozen
+from hams_protocol.graph import BatchPolicy, Operator
 from hams_protocol.joins import Stage, Unit
 
 
-class BatchQueue:
-    """Ready units of one operator."""
+@frozen
+class Timing:
+    """How long a batch took. `compute_s`: the model's own time, without its wait for the update stage;
+    `total_s`: from its start to its end, that wait included; `ok`: whether the model gave results."""
+
+    compute_s: float
+    total_s: float
+    ok: bool
+
+
+class Scheduler(Protocol):
+    """The queue of one operator.
+
+    Laws: a unit that `take` or `late` returns is READY, and is not returned again before it is added again.
+    All units of a batch have one `batch_key`, and together at most `max_rows` rows unless it is a single
+    unit. A unit with `attempts` goes alone and before all others. A unit that is READY no more is dropped.
+    `take` is not empty while a unit waits and `now >= deadline()`.
+    """
+
+    def __len__(self) -> int:
+        """Units that wait."""
+        ...
+
+    def add(self, unit: Unit, now: float) -> None:
+        """Queue a ready unit; its `due` is known."""
+        ...
+
+    def add_first(self, unit: Unit, now: float) -> None:
+        """Queue a unit before all others: a suspect, or one whose batch was undone."""
+        ...
+
+    def take(self, now: float) -> list[Unit]:
+        """The units of the next batch; none if nothing is to run yet."""
+        ...
+
+    def late(self, now: float) -> list[Unit]:
+        """Units that are to be answered by an error instead of being run; asked before `take`."""
+        ...
+
+    def deadline(self) -> float:
+        """The next instant at which `take` or `late` could answer otherwise."""
+        ...
+
+    def started(self, batch: int, units: list[Unit], now: float) -> None:
+        """The model runs `units`, or some of what `take` returned last."""
+        ...
+
+    def finished(self, batch: int, timing: Timing, now: float) -> None:
+        """The run of `batch` has ended."""
+        ...
+
+    def plan(self, now: float, budget_s: float) -> bool:
+        """Work ahead while the model runs, about so many seconds of it; whether there is more to do."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all units."""
+        ...
+
+
+class Fifo:
+    """Ready units of one operator in order of arrival; the rows of a unit stay together."""
 
     def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy
@@ -61,6 +126,20 @@ class BatchQueue:
             self._queue.popleft()
         return self._queue[0].queued_at + self._policy.max_delay_s if self._queue else float("inf")
 
+    def late(self, now: float) -> list[Unit]:
+        """None: whatever comes is run."""
+        return []
+
+    def started(self, batch: int, units: list[Unit], now: float) -> None:
+        """It learns nothing."""
+
+    def finished(self, batch: int, timing: Timing, now: float) -> None:
+        """It learns nothing."""
+
+    def plan(self, now: float, budget_s: float) -> bool:
+        """There is nothing to plan."""
+        return False
+
     def clear(self) -> None:
         """Forget everything."""
         self._queue.clear()
@@ -82,3 +161,12 @@ class BatchQueue:
             chosen.append(unit)
             rows += unit.rows
         return chosen, False, rows
+
+
+Queues = Callable[[Operator], Scheduler]
+"""Makes the queue of an operator's instance."""
+
+
+def fifo(operator: Operator) -> Scheduler:
+    """The queue of an operator for which nothing else was chosen."""
+    return Fifo(operator.batch)

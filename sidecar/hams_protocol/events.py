@@ -134,20 +134,24 @@ class UnitResult:
 
 @frozen
 class BatchDone:
-    """The model finished a batch. `updated` tells whether it entered the update stage."""
+    """The model finished a batch. `updated` tells whether it entered the update stage; `compute_s` is the
+    model's own time for it, 0 if it does not say."""
 
     batch: int
     results: tuple[UnitResult, ...]
     updated: bool
+    compute_s: float = 0.0
 
 
 @frozen
 class BatchFailed:
-    """The model raised on the whole batch or was told to abandon it; its state may be written (`updated`)."""
+    """The model raised on the whole batch or was told to abandon it; its state may be written (`updated`).
+    `compute_s`: see `BatchDone`."""
 
     batch: int
     message: str
     updated: bool
+    compute_s: float = 0.0
 
 
 @frozen

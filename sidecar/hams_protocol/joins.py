@@ -33,12 +33,14 @@ class Unit:
     execution could still become orphan. `made` are then the dependencies of what it produced, or of what its
     slot's former owner did. `attempts`: see `Deliver`; above 0 it runs in a batch of its own. `route` is
     imposed when a predecessor's skip was found (section 4). `due`: when its client stops waiting, by this
-    instance's clock, as it was known when the unit became ready.
+    instance's clock, as it was known when the unit became ready. `cls`: its class in
+    the profiles of a scheduling policy, which sets it.
     """
 
     __slots__ = (
         "attempts",
         "batch",
+        "cls",
         "due",
         "held",
         "id",
@@ -66,6 +68,7 @@ class Unit:
         self.route: tuple[str, ...] | None = None
         self.queued_at = 0.0
         self.due = float("inf")
+        self.cls = 0
 
     def reset(self) -> None:
         """Back to waiting: what it ran on, or made, has become orphan."""

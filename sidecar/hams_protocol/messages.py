@@ -64,10 +64,14 @@ class Meta:
     hops: int = 0
 
 
+LATE = 504
+"""`ModelError.status` of a unit that an operator has shed (section 3)."""
+
+
 @frozen
 class ModelError:
-    """A typed error of a model on a request: the operator and what happened. `status` is HTTP's: 500, or 422
-    if all First inputs were refused."""
+    """A typed error of a model on a request: the operator and what happened. `status` is HTTP's: 500, 422 if
+    all First inputs were refused, or LATE if it was not run because its time was up."""
 
     op: str
     message: str

@@ -11,7 +11,7 @@ replaced.
 from collections.abc import Callable, Mapping
 
 from hams_protocol import limits
-from hams_protocol.batching import BatchQueue
+from hams_protocol.batching import Scheduler
 from hams_protocol.context import Context
 from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.events import Member
@@ -84,7 +84,7 @@ class Attempts(Timed):
 
     # -- before and after a run alone ------------------------------------------------------------------------
 
-    def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool]) -> None:
+    def turn(self, queue: Scheduler, is_safe: Callable[[Unit], bool]) -> None:
         """Before a batch is formed, so while none runs: suspects that may run again come back to the queue,
         and one that is no longer to run is called off. Such is also who still says RUNNING: its batch was
         abandoned because its request had completed."""
@@ -99,7 +99,7 @@ class Attempts(Timed):
                 if item.stage is Stage.READY:
                     queue.add_first(item, self._ctx.now)
 
-    def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool]) -> bool:
+    def may_run(self, unit: Unit, queue: Scheduler, is_safe: Callable[[Unit], bool]) -> bool:
         """Whether a suspect may run alone now. If not it is announced, or waits aside while others are
         served."""
         if unit is self._announced and self.is_settled():

@@ -6,6 +6,7 @@ operator fans out, only after every receiver has said what it holds from that sl
 """
 
 from hams_protocol import limits
+from hams_protocol.batching import Queues, fifo
 from hams_protocol.deps import Deps
 from hams_protocol.effects import (
     AbandonBatch,
@@ -103,8 +104,8 @@ class Inquiry:
 class StatelessMachine(Vertex):
     """`step(event, now) -> effects` of one instance of a stateless operator."""
 
-    def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
-        super().__init__(graph, op, instance)
+    def __init__(self, graph: Graph, op: str, instance: InstanceId, queues: Queues = fifo) -> None:
+        super().__init__(graph, op, instance, queues)
         self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
         self._owned: dict[int, int] = {}
         self._slots = 0
@@ -497,6 +498,8 @@ class StatelessMachine(Vertex):
             return
         self.attempts.turn(self.queue, _always)
         while not (self._running or self.attempts.holds):
+            for unit in self.queue.late(self.ctx.now):
+                self._shed(unit)
             units = self.queue.take(self.ctx.now)
             if not units:
                 return
@@ -513,6 +516,13 @@ class StatelessMachine(Vertex):
             if runnable:
                 self._start(runnable)
 
+    def _shed(self, unit: Unit) -> None:
+        """Its policy answers for it, instead of running it."""
+        if self.sending_epoch(unit.id.request) is None or self._is_leaving(unit):
+            unit.reset()
+        else:
+            self._forward(unit, self._passed_on(unit) or self.shed(unit))
+
     def _start(self, units: list[Unit]) -> None:
         self._batch += 1
         self._running = units
@@ -523,6 +533,7 @@ class StatelessMachine(Vertex):
             BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit), self.joins.renamed(unit))
             for unit in units
         )
+        self.run_started(self._batch, units)
         self.ctx.emit(StartBatch(self._batch, batch))
 
     def own_event(self, event: Event) -> None:
@@ -556,6 +567,7 @@ class StatelessMachine(Vertex):
     def _batch_done(self, event: BatchDone) -> None:
         if event.batch != self._batch:
             return
+        self.run_ended(event.batch, event.compute_s, ok=True)
         running = {unit.id: unit for unit in self._running}
         self.attempts.survived(self._running)
         self._running = []
@@ -626,6 +638,7 @@ class StatelessMachine(Vertex):
         """Its units run one per batch; one that fails alone gets the error."""
         if event.batch != self._batch:
             return
+        self.run_ended(event.batch, event.compute_s, ok=False)
         units = [unit for unit in self._running if unit.stage is Stage.RUNNING and unit.batch == event.batch]
         alone = len(self._running) == 1
         self.attempts.survived(self._running)
@@ -642,6 +655,8 @@ class StatelessMachine(Vertex):
     def _model_died(self, event: ModelDied) -> None:
         """Say at once which requests were in it, and that this instance cannot serve its slots."""
         self._model_ready = False
+        if self._running:
+            self.run_ended(self._batch, 0.0, ok=False)
         units, self._running = self._running, []
         self.attempts.died(units)
         for unit in reversed(units):

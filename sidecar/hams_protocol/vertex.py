@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
-from hams_protocol.batching import BatchQueue
+from hams_protocol.batching import Queues, Timing
 from hams_protocol.context import Context
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
@@ -24,6 +24,7 @@ from hams_protocol.ids import InstanceId, Lane, RequestId, ValueId
 from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name, fan_of
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
+    LATE,
     Attempt,
     AttemptAck,
     Completion,
@@ -61,7 +62,7 @@ class Vertex(ABC):
 
     keeper: "Keeper"
 
-    def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
+    def __init__(self, graph: Graph, op: str, instance: InstanceId, queues: Queues) -> None:
         self.ctx = Context()
         self.graph = graph
         self.operator = graph.operators[op]
@@ -70,7 +71,7 @@ class Vertex(ABC):
         self.knowledge = Knowledge(graph)
         self.members: dict[InstanceId, Member] = {}
         self.joins = JoinBuffer(self.operator)
-        self.queue = BatchQueue(self.operator.batch)
+        self.queue = queues(self.operator)
         self.outbox = Outbox(self.ctx, self.knowledge, self.sending_epoch)
         self.attempts = Attempts(self.ctx, graph, op, self.knowledge)
         self.fan_out_sources = frozenset(
@@ -84,6 +85,8 @@ class Vertex(ABC):
         self._acks: dict[InstanceId, list[TokenAck]] = {}
         self._acks_due = FOREVER
         self._values = 0
+        self._run_began = self._update_waited_s = 0.0
+        self._update_wanted_at = FOREVER
         self._handlers = Handlers()
         self.gossip = Gossip(self.ctx, self.knowledge, self._handlers)
         self._listen()
@@ -430,6 +433,35 @@ class Vertex(ABC):
                 told = self.knowledge.bare(token).with_meta(self._meta_now(token))
                 tokens[token.request, token.lane] = told
         return tuple(tokens.values())
+
+    # -- what the queue learns, and what it sheds ------------------------------------------------------------
+
+    def run_started(self, batch: int, units: list[Unit]) -> None:
+        """A batch begins."""
+        self._run_began, self._update_waited_s, self._update_wanted_at = self.ctx.now, 0.0, FOREVER
+        self.queue.started(batch, units, self.ctx.now)
+
+    def update_waits(self) -> None:
+        """Its model stands before its update stage."""
+        self._update_wanted_at = min(self._update_wanted_at, self.ctx.now)
+
+    def update_entered(self) -> None:
+        """Its model was let in."""
+        self._update_waited_s += max(self.ctx.now - self._update_wanted_at, 0.0)
+        self._update_wanted_at = FOREVER
+
+    def run_ended(self, batch: int, compute_s: float, ok: bool) -> None:
+        """A batch is over; `compute_s` 0: the model does not say how long it took."""
+        total_s = self.ctx.now - self._run_began
+        self.update_entered()
+        own_s = compute_s if compute_s > 0.0 else max(total_s - self._update_waited_s, 0.0)
+        self.queue.finished(batch, Timing(own_s, total_s, ok), self.ctx.now)
+
+    def shed(self, unit: Unit) -> Forward:
+        """What a unit passes on that the policy answers instead of running it."""
+        left_ms = max(unit.due - self.ctx.now, 0.0) * 1000
+        message = f"not run: {left_ms:.0f} ms of its deadline were left"
+        return Forward(Kind.ERROR, ModelError(self.operator.name, message, LATE))
 
     # -- outputs ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ that gives this instance one.
 from collections.abc import Sequence
 
 from hams_protocol import limits
+from hams_protocol.batching import Queues, fifo
 from hams_protocol.context import InvariantError
 from hams_protocol.deps import Deps
 from hams_protocol.effects import Effect, Loss, NoteFailover, NoteLost, RestartModel, Stop
@@ -80,8 +81,9 @@ class StatefulMachine(Vertex):
         instance: InstanceId,
         kept: KeptState | None = None,
         restored: StateCopy | None = None,
+        queues: Queues = fifo,
     ) -> None:
-        super().__init__(graph, op, instance)
+        super().__init__(graph, op, instance, queues)
         self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
         self.kept = kept
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)

@@ -6,6 +6,7 @@ versions are not yet durable; a unit is executed once in the surviving history; 
 What becomes of an executed batch lies in `execution` and `durability`, what managers ask in `fences`.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
@@ -62,6 +63,7 @@ class Primary(Role):
         self._fences = Fences(machine, replica_set.epoch)
         self._batch = 0
         self._running: list[Unit] = []
+        self._late: deque[Unit] = deque()
         self._wanted = False
         self._abandoning = False
         self._loads = 0
@@ -243,6 +245,7 @@ class Primary(Role):
         if m.mode.stops_to_copy and m.captures_open:
             return
         while not (self._running or m.attempts.holds):
+            self._shed_late()
             units = m.queue.take(self._ctx.now)
             if not units:
                 return
@@ -263,6 +266,20 @@ class Primary(Role):
                     return
             if runnable:
                 self._start(runnable)
+
+    def _shed_late(self) -> None:
+        """Units that the policy answers instead of running them take their seqs, unless the window is full:
+        then they wait for the next turn."""
+        m = self._m
+        self._late.extend(m.queue.late(self._ctx.now))
+        while self._late and self._durability.window_open:
+            unit = self._late.popleft()
+            if unit.stage is not Stage.READY:
+                continue
+            if m.is_fenced(m.joins.deps(unit)):
+                self._set_aside(unit)
+            else:
+                self._execution.record_forward(unit, self._passed_on(unit, []) or m.shed(unit))
 
     def _hand_over(self) -> None:
         """Nobody has died of who is announced to run alone: it is called off first, and said."""
@@ -324,6 +341,7 @@ class Primary(Role):
             BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit))
             for unit in units
         )
+        m.run_started(self._batch_id(), units)
         self._ctx.emit(StartBatch(self._batch_id(), batch, enter))
 
     def _batch_id(self) -> int:
@@ -334,6 +352,7 @@ class Primary(Role):
         """The model stands before its update stage; `pump` lets it in."""
         if event.batch == self._batch_id() and self._running:
             self._wanted = True
+            self._m.update_waits()
         else:
             self._ctx.emit(AbandonBatch(event.batch))
 
@@ -350,6 +369,7 @@ class Primary(Role):
         if any(m.is_fenced(m.joins.deps(unit)) for unit in valid):
             return
         self._wanted = False
+        m.update_entered()
         self._ctx.emit(EnterUpdate(self._batch_id()))
 
     def _still_runs(self, unit: Unit) -> bool:
@@ -366,6 +386,7 @@ class Primary(Role):
         if event.batch != self._batch_id() or not self._running:
             return
         m = self._m
+        m.run_ended(event.batch, event.compute_s, ok=True)
         m.attempts.survived(self._running)
         running = {unit.id: unit for unit in self._running}
         valid = all(self._still_runs(unit) for unit in self._running)
@@ -421,6 +442,7 @@ class Primary(Role):
         fails alone gets the error."""
         if event.batch != self._batch_id() or not self._running:
             return
+        self._m.run_ended(event.batch, event.compute_s, ok=False)
         alone = len(self._running) == 1 and not self._abandoning
         unit = self._running[0]
         if alone and self._still_runs(unit):
@@ -446,6 +468,8 @@ class Primary(Role):
     def model_died(self, event: ModelDied) -> None:
         """Say which requests were in it, tell the managers; what was captured survives in this proxy."""
         m = self._m
+        if self._running:
+            m.run_ended(self._batch_id(), 0.0, ok=False)
         m.attempts.died(self._running)
         for unit in reversed(self._running):
             if self._still_runs(unit):
