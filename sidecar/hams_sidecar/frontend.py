@@ -23,7 +23,7 @@ from hams_protocol.frontend import FrontendMachine, KeptLogs
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import ClientForward, Kind, Message, Meta, Token
+from hams_protocol.messages import LATE, ClientForward, Kind, Message, Meta, Token
 from hams_protocol.modes import ModePolicy
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
@@ -44,6 +44,7 @@ from hams_sidecar.inference import (
     ModelFailure,
     NotReady,
     Reply,
+    Shed,
     Tensor,
     TimedOut,
     tensors_digest,
@@ -233,6 +234,8 @@ class GraphPort:
                     if token.payload is not None and token.payload.defect:
                         return NotReady(f"this frontend cannot read the reply: {token.payload.defect}")
                 return Reply(self._tensors(outcome.tokens))
+            if outcome.error.status == LATE:
+                return Shed(outcome.error.op, outcome.error.message)
             if outcome.error.status == 422:
                 return JoinRefused(outcome.error.op, outcome.error.message)
             # A model's exception may name files, hosts or other clients' data; its author decides who reads

@@ -94,6 +94,15 @@ class JoinRefused:
 
 
 @frozen
+class Shed:
+    """An operator did not run this request, for its time was up. A reply like any other: kept under the key
+    (504)."""
+
+    operator: str
+    message: str
+
+
+@frozen
 class Conflict:
     """The idempotency key stands for another payload (409)."""
 
@@ -124,7 +133,7 @@ class TimedOut:
 
 
 InferenceOutcome: TypeAlias = (
-    Reply | ModelFailure | JoinRefused | Conflict | KeyExpired | Full | NotReady | TimedOut
+    Reply | ModelFailure | JoinRefused | Shed | Conflict | KeyExpired | Full | NotReady | TimedOut
 )
 
 

@@ -66,7 +66,8 @@ def test_what_is_said_arrives() -> None:
     graph = compiled(
         """
   mode: None
-  frontend: {replicas: 3, shards: 5, requestTimeout: 1m30s, deadline: 250ms, maxInFlight: 7, maxInFlightBytes: 1G,
+  frontend: {replicas: 3, shards: 5, requestTimeout: 1m30s, deadline: 250ms, maxInFlight: 7,
+    maxInFlightBytes: 1G,
     maxRequestBytes: 1048576, repliesKept: 0, repliesKeptBytes: 8Ki, hideModelErrors: true}
   managers: {replicas: 1}
   recovery: {suspectAfter: 1s, maxAttempts: 3, whenLost: Restart, suspects: Run}

@@ -26,12 +26,20 @@ from hams_protocol.graph import (
     TensorSpec,
 )
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import ModelError
+from hams_protocol.messages import LATE, ModelError
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.frontend import GraphPort
-from hams_sidecar.inference import InferenceRequest, ModelFailure, NotReady, Tensor, TimedOut, outcome_of
+from hams_sidecar.inference import (
+    InferenceRequest,
+    ModelFailure,
+    NotReady,
+    Shed,
+    Tensor,
+    TimedOut,
+    outcome_of,
+)
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.node import Node, Owner, Settings
@@ -115,6 +123,14 @@ def test_what_a_model_s_exception_says_reaches_clients_unless_the_graph_hides_it
     error = ModelError("echo", "no file /srv/models/a")
     outcome = GraphPort(Graph(data), Arena(1 << 20)).outcome(Replied(RequestId(0, 1), (), error))
     assert outcome == ModelFailure("echo", says)
+
+
+def test_what_an_operator_shed_is_an_outcome_of_its_own_that_nobody_hides() -> None:
+    spec = FrontendSpec(hide_model_errors=True)
+    data = GraphData("g", "uid", Mode.NON_STOP, spec, 1, RecoverySpec(), (X,), REPLIES, (ECHO,))
+    error = ModelError("echo", "not run", LATE)
+    outcome = GraphPort(Graph(data), Arena(1 << 20)).outcome(Replied(RequestId(0, 1), (), error))
+    assert outcome == Shed("echo", "not run")
 
 
 def pair(body: memoryview, first: int, nbytes: int) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from hams_sidecar.inference import (
     ModelFailure,
     NotReady,
     Reply,
+    Shed,
     TimedOut,
 )
 
@@ -32,11 +33,20 @@ GRPC_CODES: dict[int, grpc.StatusCode] = {
 
 @frozen
 class Refusal:
-    """An answer that is an error: `{"error": message}` with an HTTP status, or its gRPC code."""
+    """An answer that is an error: `{"error": message}` with an HTTP status, or its gRPC code. `shed_by`: the
+    operator that did not run the request, which the body says beside the message."""
 
     status: int
     message: str
     retry_after_s: float | None = None
+    shed_by: str | None = None
+
+    @property
+    def details(self) -> dict[str, object]:
+        """What a program reads of it beside the status."""
+        if self.shed_by is None:
+            return {}
+        return {"operator": self.shed_by, "reason": "deadline", "begun": True}
 
     @property
     def code(self) -> grpc.StatusCode:
@@ -62,6 +72,8 @@ def answer(outcome: InferenceOutcome) -> Reply | Refusal:
             return Refusal(500, f"operator {operator!r} failed on this request: {message}")
         case JoinRefused(operator, message):
             return Refusal(422, f"operator {operator!r}: {message}")
+        case Shed(operator, message):
+            return Refusal(504, f"operator {operator!r}: {message}", shed_by=operator)
         case Conflict():
             return Refusal(409, "this idempotency key has been used for a request with another payload")
         case KeyExpired():

@@ -269,7 +269,7 @@ def _error(refusal: Refusal) -> Written:
     headers = JSON
     if refusal.retry_after_s is not None:
         headers += b"retry-after: %d\r\n" % max(1, math.ceil(refusal.retry_after_s))
-    return refusal.status, headers, [encode_error(refusal.message)]
+    return refusal.status, headers, [encode_error(refusal.message, refusal.details)]
 
 
 def _text(header: bytes | None) -> str | None:

@@ -9,7 +9,8 @@ Invariant: a request that passes is right by `Signature`; a body is used up to i
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -242,9 +243,9 @@ def encode_reply(
     return (sum(map(len, head)), [*head, *binary]) if binary else (None, head)
 
 
-def encode_error(message: str) -> bytes:
+def encode_error(message: str, details: Mapping[str, object] = MappingProxyType({})) -> bytes:
     """The body of every error."""
-    return _encode({"error": message})
+    return _encode({"error": message, **details})
 
 
 def choose(tensors: Iterable[Tensor], outputs: tuple[str, ...] | None) -> list[Tensor]:

@@ -21,6 +21,7 @@ from hams_sidecar.inference import (
     NotReady,
     Parameter,
     Reply,
+    Shed,
     Tensor,
     TimedOut,
     TraceContext,
@@ -195,6 +196,8 @@ def told(outcome: InferenceOutcome) -> tuple[PassedOutcome, list[Buffer]]:
             return PassedOutcome("failure", op, message), []
         case JoinRefused(op, message):
             return PassedOutcome("refused", op, message), []
+        case Shed(op, message):
+            return PassedOutcome("shed", op, message), []
         case Conflict():
             return PassedOutcome("conflict"), []
         case KeyExpired():
@@ -216,6 +219,8 @@ def outcome_in(said: PassedOutcome, data: memoryview, at: int = 0) -> InferenceO
             return ModelFailure(said.op, said.message)
         case "refused":
             return JoinRefused(said.op, said.message)
+        case "shed":
+            return Shed(said.op, said.message)
         case "conflict":
             return Conflict()
         case "expired":

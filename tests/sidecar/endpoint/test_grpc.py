@@ -30,6 +30,7 @@ from hams_sidecar.inference import (
     KeyExpired,
     ModelFailure,
     NotReady,
+    Shed,
     Tensor,
     TimedOut,
     TraceContext,
@@ -199,6 +200,7 @@ async def test_large_typed_contents_are_worked_on_in_slices() -> None:
     [
         (ModelFailure("learner", "boom"), grpc.StatusCode.INTERNAL),
         (JoinRefused("choice"), grpc.StatusCode.INVALID_ARGUMENT),
+        (Shed("learner", "not run"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (Conflict(), grpc.StatusCode.ABORTED),
         (KeyExpired(), grpc.StatusCode.FAILED_PRECONDITION),
         (Full(0.5), grpc.StatusCode.RESOURCE_EXHAUSTED),

@@ -29,6 +29,7 @@ from hams_sidecar.inference import (
     ModelFailure,
     NotReady,
     Reply,
+    Shed,
     Tensor,
     TimedOut,
     TraceContext,
@@ -300,6 +301,7 @@ async def test_tensors_come_in_the_order_of_the_graph(client, digits) -> None:
     [
         (ModelFailure("learner", "boom"), 500, "operator 'learner' failed on this request: boom"),
         (JoinRefused("choice"), 422, "operator 'choice': refused every input"),
+        (Shed("learner", "not run: 3 ms were left"), 504, "operator 'learner': not run: 3 ms"),
         (Conflict(), 409, "another payload"),
         (KeyExpired(), 410, "no longer kept"),
         (Full(1.2), 429, "no room"),
@@ -315,6 +317,18 @@ async def test_every_outcome_has_its_status(
     assert reply.status_code == status
     assert says in reply.json()["error"]
     assert reply.headers.get("retry-after") == ("2" if status == 429 else None)
+
+
+async def test_the_body_of_a_shed_request_says_which_operator_and_why_for_programs(client, digits) -> None:
+    digits.port.answer = always(Shed("learner", "not run"))
+    assert (await client.post(INFER, json=ONE_ROW)).json() == {
+        "error": "operator 'learner': not run",
+        "operator": "learner",
+        "reason": "deadline",
+        "begun": True,
+    }
+    digits.port.answer = always(TimedOut())
+    assert list((await client.post(INFER, json=ONE_ROW)).json()) == ["error"], "that may still take effect"
 
 
 async def test_the_deadline_is_the_graphs(serve) -> None:
