@@ -21,7 +21,9 @@ from hams_protocol.graph import (
     Operator,
     RecoverySpec,
     ReplyTensor,
+    SchedulePolicy,
     TensorSpec,
+    WhenLate,
 )
 
 
@@ -91,7 +93,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         outputs=tuple(
             TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs
         ),
-        batch=BatchPolicy(op.batch.max_rows, op.batch.max_delay_s),
+        batch=_batch(op),
         model=ModelSpec(
             op.model.entrypoint,
             _json(op.model.config),
@@ -110,6 +112,21 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         else None,
         feedback=Feedback(op.feedback.inputs, op.feedback.max_hops) if op.feedback else None,
         pod_template=_json(op.pod_template),
+    )
+
+
+def _batch(op: rs.OperatorSection) -> BatchPolicy:
+    given = op.batch
+    sheds = given.policy is not SchedulePolicy.FIFO and op.stateful is None
+    return BatchPolicy(
+        given.max_rows,
+        given.max_delay_s,
+        given.policy,
+        given.when_late or (WhenLate.SHED if sheds else WhenLate.RUN),
+        given.app_by,
+        given.feature,
+        given.memory_s,
+        given.bounds.p99_s if given.bounds else 0.0,
     )
 
 

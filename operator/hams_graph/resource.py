@@ -27,7 +27,7 @@ from hams_graph.fields import (
     part,
 )
 from hams_graph.problems import Path, did_you_mean, shown
-from hams_protocol.graph import Join, Mode, Suspects, WhenLost, WhenUnprotected
+from hams_protocol.graph import Join, Mode, SchedulePolicy, Suspects, WhenLate, WhenLost, WhenUnprotected
 from hams_protocol.limits import attempts_alone_max, window_versions_max
 
 name_chars_max = 63
@@ -68,6 +68,13 @@ batch_rows_max = 65_536
 
 batch_delay_max_s = 10.0
 """Largest `batch.maxDelay`."""
+
+profile_memory_max_s = 86_400.0
+"""Largest `batch.memory`."""
+
+unit_time_min_s = 0.0001
+unit_time_max_s = 3600.0
+"""Bounds of `batch.bounds.p99`."""
 
 request_timeout_min_s = 0.01
 request_timeout_max_s = 3600.0
@@ -340,6 +347,15 @@ class ModelSection:
 
 
 @part
+class BoundsSection:
+    """What is known of an operator's times before anything was measured."""
+
+    p99_s: float = field_of(
+        Duration(unit_time_min_s, unit_time_max_s), about="time of one unit that one in a hundred exceeds"
+    )
+
+
+@part
 class BatchSection:
     """How units share a run of the model."""
 
@@ -350,6 +366,41 @@ class BatchSection:
         Duration(0.0, batch_delay_max_s),
         default=0.002,
         about="how long a unit waits for company; 0 takes what is queued",
+    )
+    policy: SchedulePolicy = field_of(
+        OneOf(SchedulePolicy),
+        default=SchedulePolicy.FIFO,
+        about="who runs next: Fifo, the oldest; Deadline and Distribution, what can still be in time",
+    )
+    when_late: WhenLate | None = field_of(
+        cast(FieldRule[WhenLate | None], OneOf(WhenLate)),
+        default=None,
+        about="a unit that cannot be in time: Run, when nothing else is to run, or Shed, answered by a 504; "
+        "absent: Shed for stateless operators under Deadline and Distribution, else Run",
+    )
+    app_by: str = field_of(
+        Text('"parameter:" and the name of a request parameter', r"parameter:\S+", 128),
+        default="",
+        about="Distribution only: where a request says what kind it is; each kind has its own times",
+    )
+    feature: str = field_of(
+        Text(
+            '"none", "rows", or "parameter:" and a name',
+            r"(none|rows|parameter:\S+)",
+            128,
+        ),
+        default="none",
+        about="Distribution only: a number that tells how long a request takes",
+    )
+    memory_s: float = field_of(
+        Duration(0.0, profile_memory_max_s),
+        default=600.0,
+        about="times that were measured longer ago are forgotten; 0 forgets nothing",
+    )
+    bounds: BoundsSection | None = field_of(
+        cast(FieldRule[BoundsSection | None], Part(BoundsSection)),
+        default=None,
+        about="what is known of its times before anything was measured",
     )
 
 

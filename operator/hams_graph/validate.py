@@ -11,7 +11,7 @@ from hams_graph import resource as rs
 from hams_graph.fields import Notes, duration, quantity
 from hams_graph.problems import Path, did_you_mean, listed, spell
 from hams_graph.wiring import REQUEST, EdgeTensor, TensorType, Wiring, called, operator_path, wire
-from hams_protocol.graph import FRONTEND, Join, WhenUnprotected
+from hams_protocol.graph import FRONTEND, Join, SchedulePolicy, WhenLate, WhenUnprotected
 from hams_protocol.limits import queue_units_max
 
 RESERVED = (REQUEST, "reply", "frontend", "manager")
@@ -263,6 +263,19 @@ def _check_reach(wiring: Wiring, notes: Notes) -> None:
             )
 
 
+def _check_schedule(batch: rs.BatchSection, path: Path, notes: Notes) -> None:
+    """Fields that the policy does not read are mistakes."""
+    if batch.policy is SchedulePolicy.FIFO and batch.when_late is WhenLate.SHED:
+        notes.say(
+            (*path, "whenLate"),
+            '"Shed" needs a policy that knows deadlines: Deadline or Distribution',
+        )
+    if batch.policy is not SchedulePolicy.DISTRIBUTION:
+        for key, given in (("appBy", bool(batch.app_by)), ("feature", batch.feature != "none")):
+            if given:
+                notes.say((*path, key), f"only policy: Distribution reads it, and this one is {batch.policy}")
+
+
 def _check_bounds(wiring: Wiring, notes: Notes) -> None:
     spec = wiring.resource.spec
     frontend = spec.frontend
@@ -291,6 +304,7 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
                 f"{duration(op.batch.max_delay_s)} is not below frontend.requestTimeout "
                 f"({duration(frontend.request_timeout_s)})",
             )
+        _check_schedule(op.batch, (*operator_path(position), "batch"), notes)
         units = frontend.max_in_flight * frontend.shards * len(wiring.lanes.get(op.name, ((),)))
         if units > queue_units_max:
             notes.say(

@@ -96,12 +96,39 @@ class Edge:
         return any(not item.optional for item in self.inputs)
 
 
+class SchedulePolicy(enum.StrEnum):
+    """Which ready units form the next batch of an operator."""
+
+    FIFO = "Fifo"
+    DEADLINE = "Deadline"
+    DISTRIBUTION = "Distribution"
+
+
+class WhenLate(enum.StrEnum):
+    """What becomes of a unit that cannot be answered in time: it is run when nothing else is, or answered by
+    a typed error (ADR 0034)."""
+
+    RUN = "Run"
+    SHED = "Shed"
+
+
 @frozen
 class BatchPolicy:
-    """Rows of a batch at most, and seconds a unit waits for company (0: take what is queued)."""
+    """Rows of a batch at most, seconds a unit waits for company (0: take what is queued), and who chooses.
+
+    `app_by` and `feature` say where a request's application and size are: `parameter:NAME`; the size may
+    be `rows` or `none`. Profiles forget what is older than `memory_s` (0: nothing), and begin with `p99_s`
+    as the time of one unit (0: unknown).
+    """
 
     max_rows: int
     max_delay_s: float
+    policy: SchedulePolicy = SchedulePolicy.FIFO
+    when_late: WhenLate = WhenLate.RUN
+    app_by: str = ""
+    feature: str = "none"
+    memory_s: float = 600.0
+    p99_s: float = 0.0
 
 
 @frozen

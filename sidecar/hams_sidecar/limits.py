@@ -69,3 +69,6 @@ replies_sought_s = 2.0
 """A frontend that comes later waits so long for somebody to be registered who has the replies of the shape
 before: after etcd was away all who live register again at once. Where a graph has one frontend, and that
 dies, the next one serves so much later."""
+
+plan_slice_s = 0.002
+"""A scheduling policy works ahead for about so long at a time, while its model runs."""

@@ -38,6 +38,7 @@ from hams_wire.exposition import Sample
 from hams_wire.node import Node
 from hams_wire.peers.visits import Visit
 from hams_wire.process import Asked, Options, common_arguments, open_graph, run
+from hams_wire.scheduling import PolicyQueue, queue_of
 from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.proxy")
@@ -135,10 +136,10 @@ class Proxy(Sidecar):
         operator, kept_state = self._model.operator, self._kept_state
         machine: StatefulMachine | StatelessMachine
         if self.graph.operators[operator].stateful:
-            machine = StatefulMachine(self.graph, operator, name, kept_state, self._restored)
+            machine = StatefulMachine(self.graph, operator, name, kept_state, self._restored, queue_of)
             self._restored = None  # for the first life, and its memory is that one's from now on
         else:
-            machine = StatelessMachine(self.graph, operator, name)
+            machine = StatelessMachine(self.graph, operator, name, queue_of)
         former = None if kept_state is None else kept_state.former
         return self.instance(machine, name, operator, self._factory, life, former)
 
@@ -224,13 +225,24 @@ class Proxy(Sidecar):
         return () if self.node is None else samples(self.node, self.memory, self._work)
 
     def on_turn_end(self) -> None:
-        """Of a graph that follows another one: say that the model holds the state."""
+        """Let a policy work ahead; of a graph that follows another one: say that the model holds the
+        state."""
+        self._plan()
         if self._takeover is None or self.node is None:
             return
         loaded = self._takeover.loaded(self.node)
         if loaded is not None:
             telling = write_until_applied(self.node, *loaded)
             self._tasks.append(asyncio.get_running_loop().create_task(telling))
+
+    def _plan(self) -> None:
+        """Slice by slice, between what else there is to do, while the model runs."""
+        node = self.node
+        if node is None or not isinstance(node.machine, StatefulMachine | StatelessMachine):
+            return
+        queue = node.machine.queue
+        if isinstance(queue, PolicyQueue) and queue.runs and queue.plan(node.now(), limits.plan_slice_s):
+            asyncio.get_running_loop().call_soon(self._plan)
 
     async def answer(self, visit: Visit) -> None:
         """See `Owner`."""

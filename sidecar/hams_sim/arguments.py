@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hams_protocol.graph import Mode
+from hams_protocol.graph import Mode, SchedulePolicy
 from hams_sim.faults import KINDS as KINDS_FIRST
 from hams_sim.faults import KINDS_MIXED, MIXED
 from hams_sim.mutants.catalogue import MUTANTS
@@ -25,6 +25,9 @@ KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in (*KINDS_FIRST, 
 
 MODES: tuple[str, ...] = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 """What `--mode` knows: modes without copies are drawn beside the others (`variety`)."""
+
+POLICIES: tuple[str, ...] = tuple(policy.value.lower() for policy in SchedulePolicy)
+"""What `--policy` knows."""
 
 CHOICES: tuple[str, ...] = tuple(dict.fromkeys((*SCENES, *KINDS, MIXED, PLAIN)))
 """What `--fault` knows. A word that is both a scene and a kind means the scene."""
@@ -93,6 +96,13 @@ def _add_histories(parser: _Parser) -> None:
         default="",
         metavar="MODE",
         help=f"a mode of replication ({', '.join(MODES)}) instead of NonStop",
+    )
+    parser.add_argument(
+        "--policy",
+        type=_policy,
+        default="",
+        metavar="POLICY",
+        help=f"a scheduling policy ({', '.join(POLICIES)}) for all operators, and clients in a hurry",
     )
     parser.add_argument(
         "--drop",
@@ -184,11 +194,16 @@ def _named(what: str, names: Iterable[str], also: str) -> Callable[[str], str]:
 
 _shape = _named("one of ", SHAPES, ", ".join(SHAPES))
 _known_mode = _named("one of ", MODES, ", ".join(MODES))
+_known_policy = _named("one of ", POLICIES, ", ".join(POLICIES))
 _known_mutant = _named("a mutant of docs/mutants.md", MUTANTS, "")
 
 
 def _mutant(text: str) -> str:
     return _known_mutant(text) if text else ""
+
+
+def _policy(text: str) -> str:
+    return _known_policy(text) if text else ""
 
 
 def _mode(text: str) -> str:

@@ -8,9 +8,9 @@ the budget. An instance may not name a later end than those it was told itself.
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits as core
-from hams_protocol.graph import FRONTEND
+from hams_protocol.graph import FRONTEND, WhenLate
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import Consumed, Deliver, Message, StateCopy, StateRecord, Token
+from hams_protocol.messages import LATE, Consumed, Deliver, Message, StateCopy, StateRecord, Token
 from hams_sim.errors import Broken
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 tolerance_s = 2 * core.budget_grain_s
 """What the core may leave unsaid."""
+
+
+shed_early_max_s = 1.0
+"""No policy may take less than this for too little: batches of a simulated model take some milliseconds."""
 
 
 class Told:
@@ -39,6 +43,7 @@ class Budgets:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._told: dict[str, Told] = {}
+        self.shed: set[tuple[str, RequestId]] = set()
 
     def received(self, node: "Node", message: Message) -> None:
         """A message is taken in."""
@@ -61,7 +66,9 @@ class Budgets:
         if type(message) is not Deliver:
             return
         token = message.token
-        if token.meta.budget_s <= core.hop_budget_min_s:
+        if token.error is not None and token.error.status == LATE:
+            self._was_shed(node, token)
+        if token.meta.budget_s <= core.hop_budget_min_s + tolerance_s:
             return
         due = self._world.now + token.meta.budget_s
         if token.source == FRONTEND:
@@ -72,6 +79,21 @@ class Budgets:
             known = told.by_records.get(token.request) if known is None else known
         if known is not None and due > known + tolerance_s:
             self._grew(node, token, due - known)
+
+    def _was_shed(self, node: "Node", token: Token) -> None:
+        """An operator gave a request up. Raises Broken if it had time enough, or does not shed."""
+        assert token.error is not None
+        op = token.error.op
+        known = self._of(node).by_tokens.get(token.request)
+        first = op == node.of and (op, token.request) not in self.shed
+        if first and self._world.graph.operators[op].batch.when_late is not WhenLate.SHED:
+            raise Broken("budget", f"{node.id} gave {token.request} up, and its graph says that {op} runs it")
+        if first and known is not None and known - self._world.now > shed_early_max_s:
+            left_s = known - self._world.now
+            raise Broken("budget", f"{node.id} gave {token.request} up with {left_s:.3f} s left")
+        self._world.seen("shed")
+        self._world.errored.add(token.request)
+        self.shed.add((op, token.request))
 
     def _injected_until(self, node: "Node", message: Deliver) -> float | None:
         """When the budget of an injected request ended as it was first sent by this owner, or that of the

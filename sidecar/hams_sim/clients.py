@@ -34,6 +34,7 @@ class Call:
     poison: str = ""
     impatient: bool = False
     unreadable: str = ""
+    budget_s: float = limits.client_budget_s
 
     def is_same_as(self, other: "Call") -> bool:
         """Whether both are one request for the service: one key, one payload."""
@@ -107,7 +108,7 @@ class Client:
             self.attempt,
             call.key,
             call.digest,
-            Meta(trace=self.name, budget_s=limits.client_budget_s),
+            Meta(trace=self.name, budget_s=call.budget_s),
             self.payload,
             None,
             ("x",),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hams_protocol.effects import NotServed
 from hams_protocol.graph import Join
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import ModelError
+from hams_protocol.messages import LATE, ModelError
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sim import limits
@@ -104,6 +104,9 @@ class Refusals:
             )
             unread = sent or not of.isdisjoint(self._world.unread)
             self._demand(unread, client, error.message, "everybody could read what was made of it")
+        elif error.status == LATE:
+            shed = any((error.op, item) in self._world.budgets.shed for item in of)
+            self._demand(shed, client, error.message, f"{error.op} shed nothing of it in time")
         elif error.status == 422:
             first = self._world.graph.operators[error.op].join is Join.FIRST
             declined = any((error.op, item) in self._declined for item in of)
@@ -123,7 +126,7 @@ class Refusals:
         if outcome.status == 504:
             waited_s = world.now - client.sent_at
             self._demand(
-                waited_s >= limits.client_budget_s,
+                waited_s >= call.budget_s,
                 client,
                 outcome.message,
                 f"it had waited for {waited_s:.1f} s",

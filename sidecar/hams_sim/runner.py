@@ -48,6 +48,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
             frozenset(int(item) for item in drops["call"]),
             drops["op"],
             options.mode,
+            options.policy,
         )
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 from hams_history.checker import check
 from hams_history.lines import FaultLine, HealLine
-from hams_protocol.graph import FRONTEND, Graph, Join, Mode, WhenUnprotected
+from hams_protocol.graph import FRONTEND, Graph, Join, Mode, SchedulePolicy, WhenLate, WhenUnprotected
 from hams_protocol.limits import copy_ask_after_s
 from hams_sim import limits
 from hams_sim.checks import (
@@ -61,7 +61,8 @@ NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.
 @dataclass(frozen=True)
 class Spec:
     """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one
-    kind or a row of faults.md; `mode`, if it is given, for a mode of replication."""
+    kind or a row of faults.md; `mode`, if it is given, for a mode of replication, `policy` for a scheduling
+    policy."""
 
     seed: int
     shape: str
@@ -70,6 +71,7 @@ class Spec:
     drop_calls: frozenset[int] = frozenset()
     drop_ops: frozenset[str] = frozenset()
     mode: str = ""
+    policy: str = ""
 
     def command(self) -> str:
         """The command that replays this history."""
@@ -80,6 +82,7 @@ class Spec:
             f"op:{name}" for name in sorted(self.drop_ops)
         ]
         text += f" --mode {self.mode}" if self.mode else ""
+        text += f" --policy {self.policy}" if self.policy else ""
         return text + (f" --drop {','.join(drops)}" if drops else "")
 
 
@@ -151,7 +154,25 @@ def make_plan(spec: Spec) -> Plan:
     plan.wait_first = rng.random() < 0.9
     if spec.mode and plan.graph.data.mode is not Mode.NONE:
         plan.graph = Graph(replace(plan.graph.data, mode=Mode(spec.mode)))
+    if spec.policy:
+        _schedule(plan, spec)
     return plan
+
+
+def _schedule(plan: Plan, spec: Spec) -> None:
+    """Another policy for all operators, which sheds in most histories, and clients that wait for less."""
+    rng = Random(f"{spec.seed}/{spec.shape}/deadlines")
+    policy = SchedulePolicy(spec.policy.capitalize())
+    late = rng.choice((WhenLate.SHED, WhenLate.SHED, WhenLate.RUN))
+    if policy is SchedulePolicy.FIFO:
+        late = WhenLate.RUN
+    operators = tuple(
+        replace(op, batch=replace(op.batch, policy=policy, when_late=late))
+        for op in plan.graph.data.operators
+    )
+    plan.graph = Graph(replace(plan.graph.data, operators=operators))
+    for call in plan.calls:
+        call.budget_s = rng.choice((0.02, 0.05, 0.2, limits.client_budget_s))
 
 
 def _sizes(rng: Random, scene: Scenario) -> Sizes:

@@ -23,6 +23,7 @@ def spec_from(text: str) -> tuple[Spec, str]:
         frozenset(raw.get("drop_calls", ())),
         frozenset(raw.get("drop_ops", ())),
         raw.get("mode", ""),
+        raw.get("policy", ""),
     )
     return spec, raw.get("mutant", "")
 
@@ -38,6 +39,7 @@ def spec_to(spec: Spec, mutant: str) -> str:
             "drop_calls": sorted(spec.drop_calls),
             "drop_ops": sorted(spec.drop_ops),
             "mode": spec.mode,
+            "policy": spec.policy,
             "mutant": mutant,
         }
     )

@@ -62,6 +62,7 @@ from hams_sim.refusals import Refusals
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
 from hams_wire.proposals import ProposalQueue
+from hams_wire.scheduling import queue_of
 from hams_wire.shell import FOREVER, MANAGER, Shell
 
 
@@ -276,9 +277,9 @@ class World:
                 else None
             )
             if operator.stateful:
-                node.machine = StatefulMachine(graph, of, node.id, state, self._restored(of))
+                node.machine = StatefulMachine(graph, of, node.id, state, self._restored(of), queue_of)
             else:
-                node.machine = StatelessMachine(graph, of, node.id)
+                node.machine = StatelessMachine(graph, of, node.id, queue_of)
             node.model = SimModel(self, node, operator, self.behaviours[of])
             node.model.start()
         steps = (

@@ -133,6 +133,19 @@ FIELDS = [
         "spec.frontend.deadline: 31s is more than requestTimeout (30s), after which every client gets 504",
     ),
     (
+        put("operators.0.batch.whenLate", "Shed"),
+        'spec.operators[0].batch.whenLate: "Shed" needs a policy that knows deadlines: Deadline or '
+        "Distribution",
+    ),
+    (
+        both(put("operators.0.batch.policy", "Deadline"), put("operators.0.batch.appBy", "parameter:app")),
+        "spec.operators[0].batch.appBy: only policy: Distribution reads it, and this one is Deadline",
+    ),
+    (
+        put("operators.0.batch.feature", "rows"),
+        "spec.operators[0].batch.feature: only policy: Distribution reads it, and this one is Fifo",
+    ),
+    (
         put("frontend.deadline", "0.1ms"),
         "spec.frontend.deadline: must be from 1ms to 3600s, found 0.1ms",
     ),

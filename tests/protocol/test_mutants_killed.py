@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import test_backup as backup
+import test_batching as batching
 import test_deadlines as deadlines
 import test_failover as failover
 import test_findings as findings
@@ -194,6 +195,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     ),
     "budget-not-counted-down": deadlines.test_what_has_waited_and_run_here_is_handed_on_with_what_is_left,
     "budget-reset-on-resend": deadlines.test_what_is_sent_again_carries_what_is_left_then,
+    "late-and-run": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
+    "shed-without-token": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "recorded-budget-anew": deadlines.test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs,
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }

@@ -38,4 +38,30 @@ MUTANTS: dict[str, Mutant] = {
         "1",
         (Edit("vertex", "Vertex._recorded", "self._learn_deadlines(record.units)", "pass"),),
     ),
+    "late-and-run": Mutant(
+        "what an operator has given up as late is run all the same, and its value follows the error",
+        "2",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._shed",
+                "self._forward(unit, self._passed_on(unit) or self.shed(unit))",
+                "self._forward(unit, self._passed_on(unit) or self.shed(unit))\n"
+                "unit.stage, unit.used = Stage.READY, tuple(unit.tokens.values())\n"
+                "self.queue.add(unit, self.ctx.now)",
+            ),
+        ),
+    ),
+    "shed-without-token": Mutant(
+        "what an operator gives up as late is dropped, and nothing is sent in its place",
+        "3",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._shed",
+                "self._forward(unit, self._passed_on(unit) or self.shed(unit))",
+                "unit.stage = Stage.DONE",
+            ),
+        ),
+    ),
 }

@@ -156,6 +156,9 @@ MODE_FOR: dict[str, Mode] = {
 }
 """The mode of which a mutant leaves out a rule, if not `NonStop`."""
 
+POLICY_FOR: dict[str, str] = {"late-and-run": "deadline", "shed-without-token": "deadline"}
+"""The scheduling policy under which a mutant shows up, if not `Fifo`."""
+
 FIRST_FOR: dict[str, Spec] = {
     "complete-injected-again": Spec(7296560, "fan-reply", "mixed"),
     "takeover-releases-at-once": Spec(500625, "fan-stateful", "mixed", mode=Mode.BUFFERED_OUTPUTS.value),
@@ -217,7 +220,8 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
         )
         shapes = SHAPES_FOR.get(name, everywhere)
         mode = MODE_FOR[name].value if name in MODE_FOR else ""
-        yield Spec(seed + number, shapes[(number // len(faults)) % len(shapes)], fault, mode=mode)
+        shape = shapes[(number // len(faults)) % len(shapes)]
+        yield Spec(seed + number, shape, fault, mode=mode, policy=POLICY_FOR.get(name, ""))
 
 
 def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, HistoryOutcome | None]:

@@ -1,0 +1,122 @@
+"""The queue of an operator's instance, by the graph's choice: the core's own, or a policy of `hams_schedule`
+under the laws of `Scheduler`.
+
+Here a unit gets its class: what a policy may know of a request is its deadline, how much of a batch it fills,
+and what the graph says tells its kind and size. Never: hands a unit out that the policy did not, or out of
+its laws; a policy that breaks one is replaced (`failed`).
+"""
+
+import math
+
+from hams_protocol.batching import Fifo, Scheduler, Timing
+from hams_protocol.graph import BatchPolicy, Operator, SchedulePolicy, WhenLate
+from hams_protocol.joins import Unit
+from hams_protocol.messages import Scalar
+from hams_schedule.lawful import Lawful
+from hams_schedule.policies.deadline import Deadline
+from hams_schedule.policies.distribution import Distribution
+from hams_schedule.profile import Profiles
+from hams_schedule.scheduler import Scheduler as Policy
+
+PARAMETER = "parameter:"
+
+
+class PolicyQueue:
+    """A policy's queue, and what is counted of it. `profiles` are what it has learnt of times."""
+
+    def __init__(self, batch: BatchPolicy) -> None:
+        self._app_by = batch.app_by.removeprefix(PARAMETER)
+        self._feature = batch.feature
+        self.profiles = Profiles(batch.memory_s, batch.p99_s)
+        self._classifies = batch.policy is SchedulePolicy.DISTRIBUTION
+        self._lawful: Lawful[Unit] = Lawful(self._policy(batch), batch.max_rows)
+        self.shed = 0
+        self.on_time = 0
+        self.late_runs = 0
+        self._running: dict[int, list[Unit]] = {}
+
+    def _policy(self, batch: BatchPolicy) -> Policy[Unit]:
+        sheds = batch.when_late is WhenLate.SHED
+        if self._classifies:
+            return Distribution(batch.max_rows, sheds, self.profiles)
+        return Deadline(batch.max_rows, sheds, batch.p99_s)
+
+    @property
+    def failed(self) -> str:
+        """What the policy did wrong, since when first in, first out serves in its place; "" if nothing."""
+        return self._lawful.failed
+
+    @property
+    def runs(self) -> bool:
+        """Whether the model runs a batch."""
+        return bool(self._running)
+
+    def __len__(self) -> int:
+        return len(self._lawful)
+
+    def add(self, unit: Unit, now: float) -> None:
+        """See `Scheduler`."""
+        self._classify(unit)
+        self._lawful.add(unit, now)
+
+    def add_first(self, unit: Unit, now: float) -> None:
+        """See `Scheduler`."""
+        self._lawful.add_first(unit, now)
+
+    def take(self, now: float) -> list[Unit]:
+        """See `Scheduler`."""
+        return self._lawful.take(now)
+
+    def late(self, now: float) -> list[Unit]:
+        """See `Scheduler`."""
+        units = self._lawful.late(now)
+        self.shed += len(units)
+        return units
+
+    def deadline(self) -> float:
+        """See `Scheduler`."""
+        return self._lawful.deadline()
+
+    def started(self, batch: int, units: list[Unit], now: float) -> None:
+        """See `Scheduler`."""
+        self._running = {batch: units}
+        self._lawful.started(batch, units, now)
+
+    def finished(self, batch: int, timing: Timing, now: float) -> None:
+        """See `Scheduler`."""
+        for unit in self._running.pop(batch, ()) if timing.ok else ():
+            if unit.due >= now:
+                self.on_time += 1
+            else:
+                self.late_runs += 1
+        self._lawful.finished(batch, timing, now)
+
+    def plan(self, now: float, budget_s: float) -> bool:
+        """See `Scheduler`."""
+        return self._lawful.plan(now, budget_s)
+
+    def clear(self) -> None:
+        """See `Scheduler`."""
+        self._running = {}
+        self._lawful.clear()
+
+    def _classify(self, unit: Unit) -> None:
+        if not self._classifies:
+            return
+        parameters = dict(unit.used[0].meta.parameters) if unit.used else {}
+        app = str(parameters.get(self._app_by, "")) if self._app_by else ""
+        unit.cls = self.profiles.classify(app, self._size(unit, parameters))
+
+    def _size(self, unit: Unit, parameters: dict[str, Scalar]) -> float:
+        """The number that tells how long it takes, NaN if it has none."""
+        if self._feature == "rows":
+            return float(unit.rows)
+        given = parameters.get(self._feature.removeprefix(PARAMETER))
+        return math.nan if given is None or isinstance(given, str) else float(given)
+
+
+def queue_of(operator: Operator) -> Scheduler:
+    """The queue that an operator's instance has."""
+    if operator.batch.policy is SchedulePolicy.FIFO:
+        return Fifo(operator.batch)
+    return PolicyQueue(operator.batch)

@@ -1,0 +1,92 @@
+"""The queue that a graph chose for an operator: its class, its laws, and what is counted."""
+
+from dataclasses import replace
+
+import pytest
+
+from hams_protocol.batching import Fifo, Timing
+from hams_protocol.graph import (
+    FRONTEND,
+    BatchPolicy,
+    Edge,
+    Input,
+    Join,
+    ModelSpec,
+    Operator,
+    SchedulePolicy,
+    WhenLate,
+)
+from hams_protocol.ids import RequestId, UnitId
+from hams_protocol.joins import Stage, Unit
+from hams_protocol.messages import Kind, Meta, Token
+from hams_wire.scheduling import PolicyQueue, queue_of
+
+BATCH = BatchPolicy(4, 0.0, SchedulePolicy.DISTRIBUTION, WhenLate.SHED, "parameter:app", "parameter:words")
+
+
+def operator(batch: BatchPolicy) -> Operator:
+    edges = (Edge(FRONTEND, "s", (Input("x", "x", False),)),)
+    return Operator("s", Join.COMBINE, edges, (FRONTEND,), ((),), (), batch, ModelSpec("m:M"), False)
+
+
+def unit(number: int, due: float, **parameters: object) -> Unit:
+    request = RequestId(0, number)
+    made = Unit(UnitId(request, ()))
+    meta = Meta(tuple(parameters.items()))  # type: ignore[arg-type]
+    made.used = (Token(request, (), FRONTEND, Kind.VALUE, f"0/{number}", (), (), meta),)
+    made.stage, made.due = Stage.READY, due
+    return made
+
+
+def queue(**changes: object) -> PolicyQueue:
+    made = queue_of(operator(replace(BATCH, **changes)))  # type: ignore[arg-type]
+    assert isinstance(made, PolicyQueue)
+    return made
+
+
+def test_first_in_first_out_is_the_cores_own_and_nothing_stands_before_it():
+    assert type(queue_of(operator(BatchPolicy(4, 0.0)))) is Fifo
+
+
+def test_a_unit_has_the_class_that_its_parameters_say():
+    waiting = queue()
+    units = [unit(0, 9.0, app="chat"), unit(1, 9.0, app="chat"), unit(2, 9.0, app="mail"), unit(3, 9.0)]
+    for item in units:
+        waiting.add(item, 0.0)
+    assert units[0].cls == units[1].cls
+    assert len({item.cls for item in units}) == 3
+
+
+@pytest.mark.parametrize("given", ["x" * 100_000, True, 1e300, -1, "nan"])
+def test_whatever_a_client_says_of_its_request_a_class_is_found(given):
+    waiting = queue()
+    for number in range(50):
+        waiting.add(unit(number, 9.0, app=given, words=given), 0.0)
+    assert not waiting.failed
+    assert len(waiting.take(0.0)) == 4
+
+
+def test_what_was_in_time_late_and_shed_is_counted():
+    waiting = queue(policy=SchedulePolicy.DEADLINE)
+    for number, due in enumerate((1.0, 1.05, 0.2)):
+        waiting.add(unit(number, due), 0.0)
+    assert [item.due for item in waiting.late(0.3)] == [0.2]
+    batch = waiting.take(0.3)
+    waiting.started(1, batch, 0.3)
+    assert waiting.runs
+    waiting.finished(1, Timing(0.72, 0.72, True), 1.02)
+    assert not waiting.runs
+    assert (waiting.on_time + waiting.late_runs, waiting.shed) == (len(batch), 1)
+
+
+def test_a_policy_that_raises_is_replaced_said_and_nothing_is_lost():
+    waiting = queue()
+    for number in range(3):
+        waiting.add(unit(number, 9.0), 0.0)
+
+    def raises(now: float) -> list[Unit]:
+        raise ZeroDivisionError("a bug")
+
+    waiting._lawful.policy.take = raises  # type: ignore[method-assign]
+    assert len(waiting.take(0.0)) == 3
+    assert waiting.failed == "it raised ZeroDivisionError: a bug"
