@@ -36,6 +36,12 @@ class Call:
     unreadable: str = ""
     budget_s: float = limits.client_budget_s
 
+    @property
+    def pause_s(self) -> float:
+        """Before it asks again. Who waits for little each time asks oftener: with the usual pause it would
+        use its attempts up while one lost state is waited for."""
+        return limits.client_again_s if self.budget_s >= limits.client_budget_s else limits.hurried_again_s
+
     def is_same_as(self, other: "Call") -> bool:
         """Whether both are one request for the service: one key, one payload."""
         return self.key is not None and (self.key, self.digest) == (other.key, other.digest)
@@ -172,7 +178,7 @@ class Client:
             if outcome.status in (429, 503, 504):
                 self.world.seen(f"client told {outcome.status}")
                 if self.call.key is not None or outcome.status != 504:
-                    self._again(max(outcome.retry_after_s, limits.client_again_s))
+                    self._again(max(outcome.retry_after_s, self.call.pause_s))
                 else:
                     self._finish("error", None)
             else:

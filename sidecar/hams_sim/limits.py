@@ -87,6 +87,9 @@ client_attempts_max = 400
 client_again_s = 0.03
 """A client that is told 503 asks again after this long, unless it is told to wait longer."""
 
+hurried_again_s = 0.1
+"""The same for a client that waits less than usual each time."""
+
 echo_s = 0.5
 """A message that a hostile network repeats comes again within this long."""
 
