@@ -253,7 +253,7 @@ def test_troubleshooting_names_every_reason_and_event_that_there_is() -> None:
     """Each from the code that emits it."""
     control = ROOT / "operator" / "hams_operator"
     files = [control / name for name in ("plan/status.py", "plan/news.py", "controller/reconcile.py")]
-    files.append(ROOT / "operator" / "hams_graph" / "wholeness.py")
+    files.append(ROOT / "sidecar" / "hams_protocol" / "wholeness.py")
     sources = "\n".join(file.read_text() for file in files)
     words = set(re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"', sources))
     other = {

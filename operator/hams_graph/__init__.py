@@ -6,7 +6,7 @@ reads one file.
     load_object(object)         the same for an object as Kubernetes hands it out
     describe(graph)             what the graph means: operators, roles, processes, memory
 
-`hams_graph.wholeness` says what a graph that runs lacks.
+`hams_protocol.wholeness` says what a graph that runs lacks.
 
 `hams_protocol.graph.Graph` is what comes out; it is right by construction, and nothing behind this package
 validates it again.
@@ -21,9 +21,9 @@ from hams_graph.fields import Notes, TooManyProblems
 from hams_graph.problems import InvalidGraph, Problem, spell
 from hams_graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
 from hams_graph.validate import RESERVED, check
-from hams_graph.wholeness import NOT_ASKED_FOR, not_asked_for
 from hams_graph.wiring import Wiring
 from hams_protocol.graph import Graph
+from hams_protocol.wholeness import NOT_ASKED_FOR, not_asked_for
 
 graph_spec_bytes_max = 256 << 10
 """Size of a ServiceGraph's `spec` as compact JSON: what is larger is refused before anything of it is

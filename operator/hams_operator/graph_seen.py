@@ -5,10 +5,10 @@ It asks nobody: what it knows is what the API server has answered to others.
 
 from dataclasses import dataclass
 
-from hams_graph.wholeness import READY
 from hams_operator.local.observe import Condition, FailureInfo, GraphStatus, InstanceStatus
 from hams_operator.plan.names import FRONTEND_ROLE, MANAGER_ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod, pod_of
+from hams_protocol.wholeness import READY
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,10 @@ class GraphPort:
         """Run one request. A caller that goes away is forgotten; the request is not."""
         if self.predecessor is not None and (taken := self.predecessor.take(request, done)) is not None:
             return taken
+        return self.admit(request, done)
+
+    def admit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
+        """Run one request that is not held back for a successor."""
         if self.successor is not None and (known := self.successor.answer(request)) is not None:
             done(known)
             return _nothing
@@ -350,7 +354,7 @@ class Frontend(Sidecar):
             tokens=tokens,
         )
         self._predecessor = port.predecessor = Predecessor(
-            graph, uid, lambda: self.node, port.submit, access.coordination, certificates
+            graph, uid, lambda: self.node, port.admit, access.coordination, certificates
         )
         self._successor = port.successor = None if takeover is None else Successor(graph, takeover)
         self._drained = Drained(uid)

@@ -43,10 +43,6 @@ in_place_bytes_min = 64 << 10
 """Smaller tensors are copied from a request's body into memory of their own: the body may be as small, and
 was not received in place."""
 
-hold_share_max = 0.5
-"""Of a request's time: for so long at most a frontend holds requests back for its successor, then it takes
-the succession back. What is left is for the requests."""
-
 passing_max = 64
 """Requests that one frontend passes on to its successor at a time; further ones wait."""
 
@@ -61,14 +57,6 @@ replies_told_max = 1000
 replies_told_bytes = 2 << 20
 """Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a
 message (`visit_head_bytes_max`)."""
-
-hashes_told_max = 100_000
-"""Hashes of expired keys in one message."""
-
-replies_sought_s = 2.0
-"""A frontend that comes later waits so long for somebody to be registered who has the replies of the shape
-before: after etcd was away all who live register again at once. Where a graph has one frontend, and that
-dies, the next one serves so much later."""
 
 plan_slice_s = 0.002
 """A scheduling policy works ahead for about so long at a time, while its model runs."""

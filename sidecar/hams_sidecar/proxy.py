@@ -230,10 +230,10 @@ class Proxy(Sidecar):
         self._plan()
         if self._takeover is None or self.node is None:
             return
-        loaded = self._takeover.loaded(self.node)
-        if loaded is not None:
-            telling = write_until_applied(self.node, *loaded)
-            self._tasks.append(asyncio.get_running_loop().create_task(telling))
+        unsaid = self._takeover.unsaid(self.node)
+        if unsaid is not None:
+            saying = self._takeover.say(self.node, unsaid)
+            self._tasks.append(asyncio.get_running_loop().create_task(saying))
 
     def _plan(self) -> None:
         """Slice by slice, between what else there is to do, while the model runs."""
@@ -286,17 +286,6 @@ async def tell_version(
             last = record
         except CoordinationError as error:
             log.info("the version is told later: %s", error)
-
-
-async def write_until_applied(node: Node, key: str, value: bytes) -> None:
-    """Write a key that nobody else writes, until etcd has it."""
-    while not node.stopped.done():
-        try:
-            await node.tell(key, value)
-            return
-        except CoordinationError as error:
-            log.info("that the state is loaded is told later: %s", error)
-            await asyncio.sleep(limits.visit_pause_s)
 
 
 def arena_bytes(path: Path) -> int:

@@ -12,12 +12,19 @@ from typing import Any, cast
 import pytest
 from tests.sidecar.endpoint.doubles import DIGITS
 
+from hams_protocol import limits as core_limits
 from hams_protocol.events import TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.state import key_hash
-from hams_protocol.graph import FrontendSpec, Graph
+from hams_protocol.graph import FRONTEND, FrontendSpec, Graph
 from hams_protocol.keys import scoped
 from hams_protocol.messages import AskTopology, ClientForward, Meta, Payload
+from hams_protocol.succession import predecessor
+from hams_protocol.succession import replies as core_replies
+from hams_protocol.succession.effects import Begin, Fetch
+from hams_protocol.succession.events import GraphsSeen
+from hams_protocol.succession.records import Follows, Phase, Quiet, Succession, all_hold, cut_of
+from hams_protocol.succession.takeover import TakeoverMachine
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_sidecar.inference import (
     Conflict,
@@ -35,16 +42,15 @@ from hams_sidecar.inference import (
     TimedOut,
     TraceContext,
 )
-from hams_sidecar.succession import predecessor, replies, talk
+from hams_sidecar.succession import replies, talk
 from hams_sidecar.succession.predecessor import Predecessor
-from hams_sidecar.succession.replies import Table
+from hams_sidecar.succession.replies import Table, page_in, table_for
 from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_sidecar.succession.takeover import GraphInEtcd, Takeover
-from hams_wire import records, succession
+from hams_wire import succession
 from hams_wire.coordination.port import Coordination
 from hams_wire.errors import NotApplied
 from hams_wire.peers.visits import Visit, VisitFailed
-from hams_wire.succession import Follows, Phase, Quiet, Succession, all_hold, cut_of
 
 TENSORS = (Tensor("x", "FP32", (1, 2), b"12345678"), Tensor("y", "BYTES", (1,), b"\x01\x00\x00\x00a"))
 REQUEST = InferenceRequest(
@@ -99,18 +105,18 @@ def test_tensors_that_are_not_all_there_end_the_visit() -> None:
         talk.outcome_in(talk.PassedOutcome("nonsense"), memoryview(b""))
 
 
-def told(*keys: str, nbytes: int = 4) -> tuple[talk.PassedReplies, memoryview]:
+def page(*keys: str, nbytes: int = 4) -> replies.Page:
     kept, parts = [], []
     for key in keys:
         said, own = talk.told(Reply((Tensor("y", "INT32", (1,), key.encode().ljust(nbytes, b"_")),)))
         kept.append(talk.PassedReply(key, f"digest of {key}", said))
         parts += own
-    return talk.PassedReplies(tuple(kept), (key_hash("long ago"),), False), joined(parts)
+    return page_in(talk.PassedReplies(tuple(kept), (key_hash("long ago"),), False), joined(parts))
 
 
 def test_a_key_of_before_has_its_answer_and_no_other() -> None:
-    table = Table(FrontendSpec(shards=1))
-    table.add(*told("a", "b"))
+    table = table_for(FrontendSpec(shards=1))
+    table.add(page("a", "b"))
     result = table.find("b", "digest of b")
     assert isinstance(result, Reply)
     assert bytes(result.tensors[0].data) == b"b___"
@@ -120,8 +126,8 @@ def test_a_key_of_before_has_its_answer_and_no_other() -> None:
 
 
 def test_a_key_of_before_is_known_to_whoever_has_a_scope_and_no_other_scopes_is() -> None:
-    table = Table(FrontendSpec(shards=1))
-    table.add(*told("a", scoped("bob", "b")))
+    table = table_for(FrontendSpec(shards=1))
+    table.add(page("a", scoped("bob", "b")))
     assert isinstance(table.find(scoped("alice", "a"), "digest of a"), Reply)
     assert table.find(scoped("alice", "long ago"), "any") == KeyExpired()
     assert table.find(scoped("alice", "b"), "any") is None
@@ -134,9 +140,9 @@ def test_a_key_of_before_is_known_to_whoever_has_a_scope_and_no_other_scopes_is(
     ids=["count", "bytes"],
 )
 def test_the_oldest_go_first_and_are_known_to_be_gone(spec: FrontendSpec) -> None:
-    table = Table(spec)
-    table.add(*told("a", "b"))
-    table.add(*told("c"))
+    table = table_for(spec)
+    table.add(page("a", "b"))
+    table.add(page("c"))
     assert len(table) == 2
     assert table.find("a", "digest of a") == KeyExpired()
     assert isinstance(table.find("c", "digest of c"), Reply)
@@ -178,10 +184,10 @@ def test_all_hold_when_every_registered_one_does() -> None:
 
 
 def test_a_table_is_as_whole_as_those_that_it_was_taken_from() -> None:
-    table = Table(DIGITS.frontend)
-    table.add(talk.PassedReplies((), (), True), memoryview(b""))
+    table = table_for(DIGITS.frontend)
+    table.add(page_in(talk.PassedReplies((), (), True), memoryview(b"")))
     assert table.whole
-    table.add(talk.PassedReplies((), (), False, whole=False), memoryview(b""))
+    table.add(page_in(talk.PassedReplies((), (), False, whole=False), memoryview(b"")))
     assert not table.whole
 
 
@@ -197,12 +203,13 @@ class Desk:
         self.cancelled = 0
         graph = Graph(replace(DIGITS, frontend=replace(DIGITS.frontend, request_timeout_s=30.0)))
         never = cast(Callable[[], Coordination], None)
-        self.predecessor = Predecessor(graph, "old", lambda: None, self.submit, never, None)
+        self.predecessor = Predecessor(graph, "old", lambda: None, self.admit, never, None)
 
     def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
         taken = self.predecessor.take(request, done)
-        if taken is not None:
-            return taken
+        return self.admit(request, done) if taken is None else taken
+
+    def admit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
         self.core.append(request)
 
         def cancel() -> None:
@@ -238,7 +245,7 @@ async def test_requests_wait_from_the_first_step_and_go_on_if_it_is_taken_back()
 
 
 async def test_what_was_held_back_and_finds_no_room_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predecessor.limits, "visit_pause_s", 0.001)
+    monkeypatch.setattr(predecessor, "again_after_s", 0.001)
     desk = Desk()
     desk.note(Phase.HOLD)
     held: list[Done] = []
@@ -250,7 +257,7 @@ async def test_what_was_held_back_and_finds_no_room_asks_again(monkeypatch: pyte
             again.set()
         return lambda: None
 
-    desk.predecessor._submit = submit
+    desk.predecessor._admit = submit
     desk.ask()
     desk.note(Phase.BACK)
     held[0](Full(1.0))
@@ -284,10 +291,10 @@ class Racing:
 
 
 async def test_a_step_of_another_one_does_not_end_the_taking_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predecessor.limits, "visit_pause_s", 0.001)
+    monkeypatch.setattr(predecessor, "again_after_s", 0.001)
     desk = Desk()
     racing = Racing(desk)
-    desk.predecessor._hold_s = 0.0
+    desk.predecessor.machine.hold_s = 0.0
     desk.predecessor._node = lambda: cast(Any, racing)
     desk.note(Phase.HOLD)
     await racing.done.wait()
@@ -305,7 +312,7 @@ async def test_what_is_closed_stays_closed_if_the_record_is_gone() -> None:
 
 
 async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predecessor.core_limits, "requests_waiting_max", 1)
+    monkeypatch.setattr(core_limits, "requests_waiting_max", 1)
     desk = Desk()
     desk.note(Phase.HOLD)
     desk.ask()
@@ -351,7 +358,8 @@ class Shape:
         self.successor: Successor | None = None
         if table is not None:
             self.successor = Successor(self.graph, cast(Takeover, None))
-            self.successor.table = table
+            self.successor.gate.table = table
+            self.successor.gate.follows_changed(Follows("old", (), done=True))
             self.successor.open.set()
 
     def expire(self, *keys: str) -> None:
@@ -381,10 +389,15 @@ async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
                 await answers
             there.close()
 
-    async def take(self: Takeover, fetch: Callable[[], Any], needless: object) -> Table:
-        self._shards = ("F/0",)
-        self._before._values["topology"] = records.encode_topology(shape.machine.knowledge.topology)
-        return cast(Table, await fetch())
+    async def take(self: Takeover, fetch: Callable[[Any], Any], layout: str) -> Begin:
+        machine = TakeoverMachine("new", FRONTEND, "process", ("F/0",), layout)
+        record = Succession("new", Phase.CLOSE)
+        quiet = ("f-1", Quiet("new", True, (("F/0", 1, 0),)))
+        seen = GraphsSeen(record, shape.machine.knowledge.topology, (quiet,), False, False)
+        (asked,) = machine.step(seen, 0.0)
+        assert isinstance(asked, Fetch)
+        await fetch(asked.sources)
+        return Begin(())
 
     monkeypatch.setattr(Takeover, "_visit", visit)
     monkeypatch.setattr(Takeover, "_take", take)
@@ -395,8 +408,8 @@ async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
 async def test_a_table_that_was_not_whole_is_not_whole_two_changes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = Table(DIGITS.frontend)
-    table.add(*told("a"))
+    table = table_for(DIGITS.frontend)
+    table.add(page("a"))
     table.whole = False
     for _ in range(2):
         table = await taken_over(Shape(table), monkeypatch)
@@ -405,7 +418,7 @@ async def test_a_table_that_was_not_whole_is_not_whole_two_changes_later(
 
 
 async def test_a_table_that_was_whole_is_whole_two_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(DIGITS.frontend)
+    table = table_for(DIGITS.frontend)
     for _ in range(2):
         table = await taken_over(Shape(table), monkeypatch)
         assert table.whole
@@ -415,7 +428,7 @@ async def test_a_table_that_was_whole_is_whole_two_changes_later(monkeypatch: py
 async def test_no_expired_key_is_executed_again_two_changes_later(
     monkeypatch: pytest.MonkeyPatch, hashes_max: int
 ) -> None:
-    monkeypatch.setattr(replies.limits, "hashes_told_max", hashes_max)
+    monkeypatch.setattr(core_replies, "hashes_told_max", hashes_max)
     shape = Shape(None)
     shape.expire("e1", "e2", "e3")
     known = ["e1", "e2", "e3"]
@@ -432,9 +445,9 @@ async def test_what_is_pushed_out_on_the_way_is_known_to_be_gone_two_changes_lat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replies.limits, "replies_told_max", 2)
-    table = Table(FrontendSpec(shards=1, replies_kept=3))
-    table.add(*told("a", "b", "c"))
-    table.add(*told("d"))
+    table = table_for(FrontendSpec(shards=1, replies_kept=3))
+    table.add(page("a", "b", "c"))
+    table.add(page("d"))
     for _ in range(2):
         table = await taken_over(Shape(table), monkeypatch)
     assert table.find("a", "digest of a") == KeyExpired()

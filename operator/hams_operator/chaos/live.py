@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeClient, KubeError
 from hams_operator.graph_seen import ClusterGraph, instances_of, status_of
 from hams_operator.local.observe import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
+from hams_protocol.wholeness import READY, STATE_LOST
 
 chaos_poll_s = 0.2
 """Between two looks at a graph on a cluster."""

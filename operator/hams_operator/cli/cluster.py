@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from hams_graph.wholeness import STATE_LOST
 from hams_operator.cli import in_pod
 from hams_operator.cli.forward import forwarded
 from hams_operator.cli.output import check_namespace, complain
@@ -32,6 +31,7 @@ from hams_operator.plan.names import (
     Json,
 )
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
+from hams_protocol.wholeness import STATE_LOST
 
 _KILLED = 128 + signal.SIGKILL
 

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 from hams_graph import load
-from hams_graph.wholeness import READY, STATE_LOST
 from hams_history.lines import HistoryWriter
 from hams_load.inference import InferAnswer, InferClient, InferTensor
 from hams_load.judge import shape_judge
@@ -39,6 +38,7 @@ from hams_operator.local.home import RunFile, running
 from hams_operator.local.observe import GraphStatus, InstanceStatus, awaited
 from hams_operator.local.run import RunOptions
 from hams_protocol.graph import Graph
+from hams_protocol.wholeness import READY, STATE_LOST
 
 demo_start_s = 60.0
 """The demo's graph has to be ready within this time."""

@@ -4,8 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hams_graph.wholeness import READY, REDUNDANT
 from hams_operator.local.observe import GraphStatus, InstanceStatus, said
+from hams_protocol.wholeness import READY, REDUNDANT
 
 _COLOURS = {
     "primary": "bold green",

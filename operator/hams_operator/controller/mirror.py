@@ -6,11 +6,13 @@ Nothing here is needed for a failover. While etcd is away, what was last known s
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from hams_operator import limits
 from hams_protocol.ids import InstanceId
+from hams_protocol.succession.decision import Guard
+from hams_protocol.succession.records import Follows, Phase, Quiet, Succession, TakenOver
 from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records, succession
 from hams_wire.coordination.port import (
@@ -25,7 +27,6 @@ from hams_wire.coordination.port import (
     Write,
 )
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
-from hams_wire.succession import Follows, Quiet, Succession, TakenOver
 
 etcd_polls_vain = 2
 """etcd is away after so many looks in a row that find its watch silent and get no answer."""
@@ -264,35 +265,26 @@ class Mirror:
             )
             self._put(key, succession.encode(follows), revision)
 
-    async def take_step(self, old_uid: str, record: Succession) -> None:
-        """Change the predecessor's record. Raises CoordinationError; `NotApplied` if somebody else has, and
-        it is looked at anew."""
-        key, known = succession.key(old_uid, succession.SUCCESSION), self.of(old_uid)
-        revision = await self._coordination.compare_and_swap(
-            key, known.succession_revision, succession.encode(record)
-        )
-        self._put(key, succession.encode(record), revision)
-
-    async def switch(self, old_uid: str, record: Succession) -> None:
-        """The point of no return: the successor serves, and the predecessor's roles are given to nobody any
-        more. It counts only if both topologies and the record are as they are known here, and were judged.
-        Raises CoordinationError."""
+    async def take_step(self, old_uid: str, record: Succession, guards: Iterable[Guard]) -> None:
+        """Change the predecessor's record; with `done` also what makes it final. It counts only if what the
+        guards name is as it is known here, and was judged. Raises CoordinationError; `NotApplied` if anything
+        of it has changed, and it is looked at anew."""
         old, new = self.of(old_uid), self.of(record.to)
-        assert new.follows is not None, "a successor"
-        compares = (
-            Compare(succession.key(old_uid, succession.SUCCESSION), old.succession_revision),
-            Compare(succession.key(old_uid, succession.ENDED), ABSENT),
-            Compare(records.topology_key(old_uid), old.topology_revision),
-            Compare(records.topology_key(record.to), new.topology_revision),
-            Compare(succession.key(record.to, succession.FOLLOWS), new.follows_revision),
-        )
-        done = Follows(new.follows.uid, new.follows.kept, done=True)
-        writes = (
-            Write(succession.key(old_uid, succession.SUCCESSION), succession.encode(record)),
-            Write(succession.key(old_uid, succession.ENDED), record.to.encode()),
-            Write(succession.key(record.to, succession.FOLLOWS), succession.encode(done)),
-        )
-        revision = await self._coordination.transact(compares, writes)
+        compares = {
+            Guard.RECORD: Compare(succession.key(old_uid, succession.SUCCESSION), old.succession_revision),
+            Guard.NOT_ENDED: Compare(succession.key(old_uid, succession.ENDED), ABSENT),
+            Guard.OLD_TOPOLOGY: Compare(records.topology_key(old_uid), old.topology_revision),
+            Guard.NEW_TOPOLOGY: Compare(records.topology_key(record.to), new.topology_revision),
+            Guard.FOLLOWS: Compare(succession.key(record.to, succession.FOLLOWS), new.follows_revision),
+        }
+        writes = [Write(succession.key(old_uid, succession.SUCCESSION), succession.encode(record))]
+        if record.phase is Phase.DONE:
+            assert new.follows is not None, "a successor"
+            done = Follows(new.follows.uid, new.follows.kept, done=True)
+            writes.append(Write(succession.key(old_uid, succession.ENDED), record.to.encode()))
+            writes.append(Write(succession.key(record.to, succession.FOLLOWS), succession.encode(done)))
+        chosen = tuple([compares[guard] for guard in guards])
+        revision = await self._coordination.transact(chosen, tuple(writes))
         for write in writes:
             self._put(write.key, write.value, revision)
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hams_operator.controller.judging import Step
 from hams_operator.controller.mirror import Known
 from hams_operator.controller.running import Running, incarnation_of, running
 from hams_operator.controller.store import REFUSAL, ROLLING
@@ -18,7 +17,8 @@ from hams_operator.plan.difference import is_ours, key_of
 from hams_operator.plan.names import INCARNATION, OPERATOR, ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod
 from hams_operator.plan.status import FailoverReport, KnownGraph, answers
-from hams_wire.succession import Phase
+from hams_protocol.succession.decision import Step
+from hams_protocol.succession.records import Phase
 
 
 @dataclass(frozen=True)

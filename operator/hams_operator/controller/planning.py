@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from hams_graph import InvalidGraph
 from hams_operator.controller.observation import Observation
 from hams_operator.controller.running import incarnation_of
-from hams_operator.controller.successions import given_up, refused
+from hams_operator.controller.successions import given_up
 from hams_operator.plan.change import Decision, current, decide
 from hams_operator.plan.status import Missing
 from hams_protocol.graph import Graph
-from hams_wire.succession import Phase
+from hams_protocol.succession.decision import refused
+from hams_protocol.succession.records import Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import ParamSpec, TypeVar
 from hams_graph import InvalidGraph
 from hams_operator import limits
 from hams_operator.controller.identities import Identities
-from hams_operator.controller.judging import Step
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects
@@ -48,9 +47,10 @@ from hams_operator.plan.permitted import read_permitted
 from hams_operator.plan.pods_seen import Pod
 from hams_operator.plan.status import NAME_TAKEN, REJECTED, Missing, refusal, serving, status_of
 from hams_protocol.graph import Graph
+from hams_protocol.succession.decision import Step
+from hams_protocol.succession.records import Follows
 from hams_wire.errors import CoordinationError
 from hams_wire.spec import encode_spec
-from hams_wire.succession import Follows
 
 pods_gone_s = 90.0
 """Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no

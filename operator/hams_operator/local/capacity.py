@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hams_graph.wholeness import instances_wanted
 from hams_protocol.graph import Graph
+from hams_protocol.wholeness import instances_wanted
 
 processes_per_core_max = 20
 """A graph with more processes than this for each core is told to be too large for its machine."""

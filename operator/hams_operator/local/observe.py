@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from hams_graph.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, InstancesSeen, wholeness, why_not
 from hams_operator.limits import payload_bytes_max
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleReport
 from hams_protocol.topology import Topology, allow_restart
+from hams_protocol.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, InstancesSeen, wholeness, why_not
 from hams_wire import records
 from hams_wire.coordination.port import Coordination, Snapshot
 from hams_wire.errors import CoordinationError, NotApplied

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hams_graph.wholeness import instances_wanted
 from hams_history import lines as history
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.etcd_keeper import keep
@@ -28,6 +27,7 @@ from hams_operator.local.places import MANAGER, Launch, Place
 from hams_operator.local.ports import HOST, claim, claim_free
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.topology import Topology
+from hams_protocol.wholeness import instances_wanted
 from hams_wire import records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import Delete

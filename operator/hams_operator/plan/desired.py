@@ -11,7 +11,6 @@ import json
 
 import msgspec
 
-from hams_graph.wholeness import instances_wanted
 from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     CONTENT,
@@ -33,6 +32,7 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.pods import frontend_pod, manager_pod, operator_pod, selector
 from hams_protocol.graph import Graph
+from hams_protocol.wholeness import instances_wanted
 
 
 def desired(

@@ -3,10 +3,10 @@ nothing needs to be remembered."""
 
 from dataclasses import dataclass
 
-from hams_graph.wholeness import copies_in_sync
 from hams_operator.plan.names import Json
 from hams_operator.plan.status import REPLACING, is_true
 from hams_protocol.graph import Graph
+from hams_protocol.wholeness import copies_in_sync
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hams_graph.wholeness import (
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, GraphRef, Json
+from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
+from hams_protocol.graph import Graph
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import ReplicaSet, Topology
+from hams_protocol.wholeness import (
     DEGRADED,
     NOT_ASKED_FOR,
     READY,
@@ -27,11 +32,6 @@ from hams_graph.wholeness import (
     wholeness,
     why_not,
 )
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, GraphRef, Json
-from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
-from hams_protocol.graph import Graph
-from hams_protocol.ids import InstanceId
-from hams_protocol.topology import ReplicaSet, Topology
 
 CHANGE_REFUSED = "ChangeRefused"
 """Reason of Progressing=False when what runs is not what the resource asks for."""

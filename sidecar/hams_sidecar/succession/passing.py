@@ -1,7 +1,6 @@
 """Requests that a frontend of the predecessor passes on to the successor's frontends, once those serve.
 
-A request of which it is known that nothing was begun (nobody reached, not ready, no room) is asked again
-until its deadline; one whose outcome is not known only if it has a key, as then it is not executed twice.
+What follows each attempt is the core's to say (`hams_protocol.succession.passing`).
 """
 
 import asyncio
@@ -11,6 +10,7 @@ from dataclasses import replace
 
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
+from hams_protocol.succession.passing import Attempt, Next, after
 from hams_sidecar import limits
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.inference import Full, InferenceOutcome, InferenceRequest, NotReady, TimedOut
@@ -45,22 +45,28 @@ class Passing:
         such request."""
         loop = asyncio.get_running_loop()
         until = loop.time() + request.deadline_s
+        has_key = request.idempotency_key is not None
         while True:
             async with self._room:
                 left_s = until - loop.time()
-                outcome = TimedOut() if left_s <= 0 else await self._once(replace(request, deadline_s=left_s))
-            if outcome is not None and not isinstance(outcome, NotReady | Full):
-                self.passed += 1
-                return outcome
+                attempt, outcome = Attempt.NOTHING_BEGUN, None
+                if left_s > 0:
+                    attempt, outcome = await self._once(replace(request, deadline_s=left_s))
+            match after(attempt, has_key, until - loop.time()):
+                case Next.ANSWER:
+                    assert outcome is not None, "an answer"
+                    self.passed += 1
+                    return outcome
+                case Next.TIME_OUT:
+                    return TimedOut()
             await asyncio.sleep(limits.visit_pause_s)
 
-    async def _once(self, request: InferenceRequest) -> InferenceOutcome | None:
-        """None: nothing was begun, or it does no harm to ask again."""
+    async def _once(self, request: InferenceRequest) -> tuple[Attempt, InferenceOutcome | None]:
         try:
             target, visit = await self._visit()
         except (NotReached, CoordinationError) as error:
             log.info("a request waits for the successor: %s", error)
-            return None
+            return Attempt.NOTHING_BEGUN, None
         try:
             head, parts = talk.asked(request)
             await visit.send(talk.encode(head), parts)
@@ -75,14 +81,15 @@ class Passing:
             visit.close()
             self._targets = []
             log.warning("a request was passed on and its outcome is not known: %s", error)
-            return None if request.idempotency_key is not None else TimedOut()
+            return Attempt.UNKNOWN, None
         except BaseException:
             visit.close()
             raise
         self._idle.setdefault(target, []).append(visit)
         if outcome is None:
             raise RequestRefused(said.message)
-        return outcome
+        begun = not isinstance(outcome, NotReady | Full)
+        return (Attempt.ANSWERED if begun else Attempt.NOTHING_BEGUN), outcome
 
     async def _visit(self) -> tuple[InstanceId, Visit]:
         if not self._targets:

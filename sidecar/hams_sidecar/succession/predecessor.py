@@ -1,28 +1,29 @@
-"""A frontend that may have a successor: it holds requests back while that takes over, then passes them on; or
-goes on, if it does not.
-
-    serves --hold--> holds --close--> is closed --done--> passes on
-      ^                |                  |
-      +------ back ----+------------------+
-
-It follows the record in etcd and says of itself what the record's next step waits for. It is closed for
-requests of other frontends by losing them, as a broken connection would; by then no client of a registered
-frontend waits for one. Who does not hear of etcd holds on: it cannot know.
-
-Invariant: between `hold` and `back` nothing that a client asks reaches the core here; after `done` nothing
-ever does.
-"""
+"""The shell around a frontend's `PredecessorMachine`: it holds clients' requests, writes into etcd, and
+passes requests on. It decides nothing."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
-from hams_protocol import limits as core_limits
+from hams_protocol.due import FOREVER
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import Graph
-from hams_protocol.messages import ClientForward, Message
-from hams_sidecar import limits
+from hams_protocol.messages import Message
+from hams_protocol.succession import effects as asked
+from hams_protocol.succession.events import (
+    CoreStands,
+    NoRoom,
+    NotSaid,
+    RecordChanged,
+    RequestCame,
+    RequestOver,
+    Said,
+    StepAnswered,
+    Swap,
+    Wake,
+)
+from hams_protocol.succession.predecessor import Effect, Event, PredecessorMachine
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.inference import Done, Full, InferenceOutcome, InferenceRequest
 from hams_sidecar.succession.passing import Passing
@@ -30,126 +31,81 @@ from hams_wire import records, succession
 from hams_wire.coordination.port import Coordination
 from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.node import Node
-from hams_wire.succession import Phase, Quiet, Succession
 from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.succession")
 
-_deadline_min_s = 0.001
-
 Cancel = Callable[[], object]
 
 
-class _Held:
-    """A request that waits for what becomes of the succession. `then`: how to give it up once it has been let
-    go."""
+class _Client:
+    """A client whose request the machine has. `then`: how to give the request up where it is now."""
 
-    __slots__ = ("done", "gone", "request", "then", "until")
+    __slots__ = ("done", "request", "then")
 
-    def __init__(self, request: InferenceRequest, done: Done, until: float) -> None:
+    def __init__(self, request: InferenceRequest, done: Done) -> None:
         self.request = request
         self.done = done
-        self.until = until
-        self.gone = False
-        self.then: Cancel | None = None
+        self.then: Cancel = _nothing
 
 
 class Predecessor:
-    """`node()`: the present life. `submit` takes a request that was held back, once more."""
+    """`node()`: the present life. `admit` gives a request to the core."""
 
     def __init__(
         self,
         graph: Graph,
         graph_uid: str,
         node: Callable[[], Node | None],
-        submit: Callable[[InferenceRequest, Done], Cancel],
+        admit: Callable[[InferenceRequest, Done], Cancel],
         coordination: Callable[[], Coordination],
         tls: Certificates | None,
     ) -> None:
+        self.machine = PredecessorMachine(graph.data.frontend.request_timeout_s)
         self._uid = graph_uid
         self._node = node
-        self._submit = submit
+        self._admit = admit
         self._coordination = coordination
         self._tls = tls
-        self._hold_s = graph.data.frontend.request_timeout_s * limits.hold_share_max
         self._loop = asyncio.get_running_loop()
-        self._record: Succession | None = None
-        self._revision = 0
-        self._held: dict[int, _Held] = {}
+        self._clients: dict[int, _Client] = {}
         self._next = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._said: tuple[str, Quiet] | None = None
-        self._saying = False
         self._passing: Passing | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def phase(self) -> Phase | None:
-        """How far the succession has come; None: there is none."""
-        return None if self._record is None or self._record.phase is Phase.BACK else self._record.phase
+        self._perform: dict[type, Callable[..., object]] = {
+            asked.Admit: self._on_admit,
+            asked.PassOn: self._on_pass_on,
+            asked.Refuse: self._on_refuse,
+            asked.SayQuiet: lambda effect: self._spawn(self._say(effect)),
+            asked.TakeBack: lambda effect: self._spawn(self._take_back(effect)),
+        }
 
     @property
     def is_over(self) -> bool:
         """Whether the successor serves, and this graph never again."""
-        return self.phase is Phase.DONE
+        return self.machine.is_over
 
-    # -- requests --------------------------------------------------------------------------------------------
+    def lost(self, message: Message) -> bool:
+        """Whether a message of another frontend counts as lost."""
+        return self.machine.loses(message)
+
+    # -- events in -------------------------------------------------------------------------------------------
 
     def take(self, request: InferenceRequest, done: Done) -> Cancel | None:
         """Hold a request back or pass it on; None: it is for the core."""
-        if self._record is None or self.phase is None:
+        if self.machine.phase is None:
             return None
-        if self._passing is not None:
-            return self._pass_on(self._passing, request, done)
-        if len(self._held) >= core_limits.requests_waiting_max:
-            done(Full(core_limits.retry_after_s))
-            return _nothing
-        number, self._next = self._next, self._next + 1
-        held = self._held[number] = _Held(request, done, self._loop.time() + request.deadline_s)
+        handle, self._next = self._next, self._next + 1
+        client = self._clients[handle] = _Client(request, done)
+        self._feed(RequestCame(handle, request.deadline_s))
 
         def give_up() -> None:
-            """Its client waits no more, wherever it has come to."""
-            self._held.pop(number, None)
-            held.gone = True
-            if held.then is not None:
-                held.then()
+            if self._clients.pop(handle, None) is not None:
+                self._feed(RequestOver(handle))
+                client.then()
 
         return give_up
-
-    def _let_go(self, held: _Held) -> None:
-        """For the core again, or for the successor. All that was held back comes at once: who finds no room
-        waits, as nothing has begun."""
-        if held.gone:
-            return
-
-        def done(outcome: InferenceOutcome | Exception) -> None:
-            if isinstance(outcome, Full) and self._loop.time() + limits.visit_pause_s < held.until:
-                self._loop.call_later(limits.visit_pause_s, self._let_go, held)
-            else:
-                held.done(outcome)
-
-        request = replace(held.request, deadline_s=max(held.until - self._loop.time(), _deadline_min_s))
-        held.then = self._submit(request, done)
-
-    def _pass_on(self, passing: Passing, request: InferenceRequest, done: Done) -> Cancel:
-        async def work() -> None:
-            try:
-                outcome = await passing.outcome(request)
-            except RequestRefused as error:
-                done(error)
-            else:
-                done(outcome)
-
-        return self._spawn(work()).cancel
-
-    def lost(self, message: Message) -> bool:
-        """Whether a message of another frontend counts as lost: one that would have something admitted."""
-        record = self._record
-        if record is None or record.phase not in (Phase.CLOSE, Phase.DONE):
-            return False
-        return type(message) is ClientForward and message.payload is not None
-
-    # -- the record ------------------------------------------------------------------------------------------
 
     def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """A key of this graph, as it is or as it has become."""
@@ -160,116 +116,106 @@ class Predecessor:
         except records.MalformedRecord as error:
             log.error("%s", error)
             return
-        if self.is_over or (record is None and self.phase is Phase.CLOSE):
-            return  # for ever, whatever becomes of the key: what is closed may have been taken over
-        before, self._record, self._revision = self._record, record, revision
-        phase = self.phase
-        if phase is not (None if before is None else before.phase):
+        before = self.machine.phase
+        self._feed(RecordChanged(record, revision))
+        if self.machine.phase is not before:
             log.warning(
                 "succession of %s: %s",
                 "nobody" if record is None else record.to,
                 "none" if record is None else record.phase.value,
             )
-        if self._timer is not None and (before is None or record is None or record.to != before.to):
-            self._timer.cancel()
-            self._timer = None
-        if phase in (Phase.HOLD, Phase.CLOSE):
-            assert record is not None
-            if self._timer is None:
-                self._timer = self._loop.call_later(
-                    self._hold_s, lambda: self._spawn(self._take_back(record.to))
-                )
-            node = self._node()
-            if node is not None:
-                node.request_turn()
+        node = self._node()
+        if self.machine.is_resting and node is not None:
+            node.request_turn()
+
+    def on_turn_end(self) -> None:
+        """After each turn of the core."""
+        if not self.machine.is_resting or (node := self._node()) is None:
             return
+        core = node.machine
+        assert isinstance(core, FrontendMachine), "a frontend's machine"
+        self._feed(CoreStands(node.instance, core.waiting_clients, core.shards()))
+
+    def _feed(self, event: Event) -> None:
+        self._performed(self.machine.step(event, self._loop.time()))
+
+    def _performed(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._perform[type(effect)](effect)
+        due = self.machine.deadline()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        held, self._held = self._held, {}
-        if phase is Phase.DONE:
-            assert record is not None
-            self._passing = Passing(self._coordination, record.to, f"{self._uid}-frontend", self._tls)
-        self._said = None
-        for item in held.values():
-            self._let_go(item)
+        if due < FOREVER:
+            self._timer = self._loop.call_at(due, self._feed, Wake())
 
-    async def _take_back(self, to: str) -> None:
-        """The successor has had its time: requests have theirs, too."""
-        while (
-            self._record is not None
-            and self._record.to == to
-            and self._record.phase in (Phase.HOLD, Phase.CLOSE)
-        ):
-            node = self._node()
-            why = (
-                f"requests were held back for {self._hold_s:g} s, half of the time that they have, and the "
-                "successor did not serve yet"
-            )
-            back = succession.encode(replace(self._record, phase=Phase.BACK, why=why))
-            try:
-                if node is not None:
-                    await node.swap(succession.key(self._uid, succession.SUCCESSION), self._revision, back)
-                    return
-            except NotApplied:
-                log.info(
-                    "somebody else has taken a step meanwhile: the watch tells whether that was the last"
-                )
-            except CoordinationError as error:
-                log.warning("the succession is taken back later: %s", error)
-            await asyncio.sleep(limits.visit_pause_s)
+    # -- effects out -----------------------------------------------------------------------------------------
 
-    # -- what it says of itself ------------------------------------------------------------------------------
-
-    def on_turn_end(self) -> None:
-        """After each turn of the core: say that it is quiet, once it is."""
-        record = self._record
-        if record is None or record.phase not in (Phase.HOLD, Phase.CLOSE):
+    def _on_admit(self, effect: asked.Admit) -> None:
+        client = self._clients.get(effect.handle)
+        if client is None:
             return
-        node = self._node()
-        if node is None:
-            return
-        machine = node.machine
-        assert isinstance(machine, FrontendMachine), "a frontend's machine"
-        if machine.waiting_clients:
-            return
-        closed = record.phase is Phase.CLOSE
-        quiet = [
-            item
-            for item in machine.shards()
-            if item.role == "primary" and not item.frozen and not item.open_requests
-        ]
-        shards = (
-            tuple([(item.name, item.epoch, item.last) for item in quiet if item.last == item.committed])
-            if closed
-            else ()
-        )
-        said = (node.instance, Quiet(record.to, closed, shards))
-        if said != self._said:
-            self._said = said
-            if not self._saying:
-                self._saying = True
-                self._spawn(self._say())
 
-    async def _say(self) -> None:
-        """Until etcd has the newest."""
-        told: tuple[str, Quiet] | None = None
+        def done(outcome: InferenceOutcome | Exception) -> None:
+            if isinstance(outcome, Full):
+                self._loop.call_soon(self._feed, NoRoom(effect.handle, outcome.retry_after_s))
+            else:
+                self._finish(effect.handle, outcome)
+
+        client.then = self._admit(replace(client.request, deadline_s=effect.budget_s), done)
+
+    def _on_pass_on(self, effect: asked.PassOn) -> None:
+        client = self._clients.get(effect.handle)
+        if client is None:
+            return
+        if self._passing is None:
+            self._passing = Passing(self._coordination, effect.to, f"{self._uid}-frontend", self._tls)
+        request = replace(client.request, deadline_s=effect.budget_s)
+        client.then = self._spawn(self._pass_on(self._passing, effect.handle, request)).cancel
+
+    async def _pass_on(self, passing: Passing, handle: int, request: InferenceRequest) -> None:
         try:
-            while self._said is not None and self._said != told:
-                instance, quiet = said = self._said
-                node = self._node()
-                try:
-                    if node is not None:
-                        await node.tell(
-                            succession.key(self._uid, succession.QUIET + instance), succession.encode(quiet)
-                        )
-                        told = said
-                        continue
-                except CoordinationError as error:
-                    log.info("that all is quiet is told later: %s", error)
-                await asyncio.sleep(limits.visit_pause_s)
-        finally:
-            self._saying = False
+            outcome: InferenceOutcome | Exception = await passing.outcome(request)
+        except RequestRefused as error:
+            outcome = error
+        self._finish(handle, outcome)
+
+    def _on_refuse(self, effect: asked.Refuse) -> None:
+        self._finish(effect.handle, Full(effect.retry_after_s))
+
+    def _finish(self, handle: int, outcome: InferenceOutcome | Exception) -> None:
+        client = self._clients.pop(handle, None)
+        if client is not None:
+            self._loop.call_soon(self._feed, RequestOver(handle))
+            client.done(outcome)
+
+    async def _say(self, effect: asked.SayQuiet) -> None:
+        node = self._node()
+        try:
+            if node is None:
+                raise CoordinationError("this frontend is coming back under another name")
+            name = succession.key(self._uid, succession.QUIET + effect.instance)
+            await node.tell(name, succession.encode(effect.quiet))
+        except CoordinationError as error:
+            log.info("that all is quiet is told later: %s", error)
+            self._feed(NotSaid())
+        else:
+            self._feed(Said())
+
+    async def _take_back(self, effect: asked.TakeBack) -> None:
+        node = self._node()
+        outcome = Swap.UNKNOWN
+        try:
+            if node is not None:
+                name = succession.key(self._uid, succession.SUCCESSION)
+                await node.swap(name, effect.revision, succession.encode(effect.record))
+                outcome = Swap.DONE
+        except NotApplied:
+            log.info("somebody else has taken a step meanwhile: the watch tells whether that was the last")
+            outcome = Swap.LOST
+        except CoordinationError as error:
+            log.warning("the succession is taken back later: %s", error)
+        self._feed(StepAnswered(outcome))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

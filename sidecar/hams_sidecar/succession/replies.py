@@ -1,120 +1,64 @@
-"""The replies that the predecessor has kept for its keys, as a frontend of the successor has them: read whole
-at the switch, never changed.
+"""The replies of the shape before on a visit: what `hams_protocol.succession.replies` has, as bytes."""
 
-So a key that was answered before gets that answer, and nothing is executed for it again. What the successor
-answers itself, its own log keeps.
-"""
-
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from hams_protocol import limits as core_limits
 from hams_protocol.effects import Replied
 from hams_protocol.frontend.log import ShardLog
-from hams_protocol.frontend.state import key_hash
 from hams_protocol.graph import FrontendSpec
-from hams_protocol.keys import known_as
+from hams_protocol.succession import replies as core
 from hams_sidecar import limits
-from hams_sidecar.inference import Buffer, Conflict, InferenceOutcome, KeyExpired
+from hams_sidecar.inference import Buffer, Conflict, InferenceOutcome, KeyExpired, Reply
 from hams_sidecar.succession import talk
 from hams_wire.peers.visits import Visit, VisitFailed
 
+log = logging.getLogger("hams.succession")
 
-class Table:
-    """Outcomes by key, oldest first, and hashes of keys whose outcomes are not kept any more; as many as the
-    graph's own shards may keep.
-
-    `whole`: it has all that the predecessor kept, as far as those knew of whom it was taken.
-    """
-
-    def __init__(self, frontend: FrontendSpec) -> None:
-        self._known: dict[str, tuple[str, InferenceOutcome, int]] = {}
-        self._expired: dict[int, None] = {}
-        self._nbytes = 0
-        self.whole = True
-        self._count_max = frontend.replies_kept * frontend.shards
-        self._bytes_max = frontend.replies_kept_bytes * frontend.shards
-        self._expired_max = core_limits.keys_expired_max * frontend.shards
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def find(self, key: str, digest: str | None) -> InferenceOutcome | None:
-        """What a request with this key, and a payload of this digest, is answered; None: it is a new one."""
-        for name in known_as(key):
-            reply = self._known.get(name)
-            if reply is not None:
-                return reply[1] if reply[0] == digest else Conflict()
-        if self._expired and any(key_hash(name) in self._expired for name in known_as(key)):
-            return KeyExpired()
-        return None
-
-    def add(self, said: talk.PassedReplies, data: memoryview) -> None:
-        """Take some over. Raises VisitFailed."""
-        at = 0
-        for item in said.kept:
-            nbytes = sum([tensor.nbytes for tensor in item.outcome.tensors])
-            self._drop(item.key)
-            self._known[item.key] = item.digest, talk.outcome_in(item.outcome, data, at), nbytes
-            self._nbytes += nbytes
-            at += nbytes
-        self._expired.update(dict.fromkeys(said.expired))
-        self.whole = self.whole and said.whole
-        while len(self._known) > self._count_max or self._nbytes > self._bytes_max:
-            oldest = next(iter(self._known))
-            self._drop(oldest)
-            self._expired[key_hash(oldest)] = None
-        while len(self._expired) > self._expired_max:
-            del self._expired[next(iter(self._expired))]
-
-    def _drop(self, key: str) -> None:
-        reply = self._known.pop(key, None)
-        if reply is not None:
-            self._nbytes -= reply[2]
-
-    def entries(self) -> Iterable[tuple[str, str, InferenceOutcome]]:
-        """Key, digest, outcome."""
-        return [(key, digest, outcome) for key, (digest, outcome, _) in self._known.items()]
-
-    def expired(self) -> tuple[int, ...]:
-        """Hashes of keys."""
-        return tuple(self._expired)
+Entry = core.Entry[InferenceOutcome]
+Page = core.Page[InferenceOutcome]
+Table = core.Table[InferenceOutcome]
 
 
-def entries_of(
-    log: ShardLog, outcome: Callable[[Replied], InferenceOutcome]
-) -> Iterable[tuple[str, str, InferenceOutcome]]:
+def table_for(frontend: FrontendSpec) -> Table:
+    """An empty table, as large as this graph's own logs may be."""
+    return core.Table(frontend, Conflict(), KeyExpired())
+
+
+def lost_table(frontend: FrontendSpec) -> Table:
+    """The table of a frontend that has met nobody who has one."""
+    log.error(
+        "no frontend is there that has the replies of the shape before: what was answered then is executed "
+        "again"
+    )
+    table = table_for(frontend)
+    table.whole = False
+    return table
+
+
+def entries_of(log_: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) -> Iterable[Entry]:
     """What a shard keeps for its keys; `outcome`: what a reply of the core is to a client."""
-    for kept in log.state.kept.values():
-        admit, reply = kept.admit(log.state.shard), kept.reply(log.state.shard)
-        if admit.key is not None:
-            yield admit.key, admit.digest, outcome(Replied(reply.request, reply.tokens, reply.error))
+
+    def sized(replied: Replied) -> tuple[InferenceOutcome, int]:
+        said = outcome(replied)
+        return said, _nbytes(said)
+
+    return core.entries_of(log_, sized)
 
 
-async def tell(
-    visit: Visit,
-    entries: Iterable[tuple[str, str, InferenceOutcome]],
-    expired: tuple[int, ...],
-    whole: bool = True,
-) -> None:
+async def tell(visit: Visit, entries: Iterable[Entry], expired: tuple[int, ...], whole: bool = True) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
-    while len(expired) > limits.hashes_told_max:
-        await visit.send(talk.encode(talk.PassedReplies((), expired[: limits.hashes_told_max], True)))
-        expired = expired[limits.hashes_told_max :]
-    kept: list[talk.PassedReply] = []
-    parts: list[Buffer] = []
-    nbytes = 0
-    for key, digest, entry in entries:
-        said, own = talk.told(entry)
-        kept.append(talk.PassedReply(key, digest, said))
-        parts += own
-        nbytes += sum(map(len, own)) + len(key.encode()) + len(said.message.encode())
-        if len(kept) >= limits.replies_told_max or nbytes >= limits.replies_told_bytes:
-            await visit.send(talk.encode(talk.PassedReplies(tuple(kept), (), True)), parts)
-            kept, parts, nbytes = [], [], 0
-    await visit.send(talk.encode(talk.PassedReplies(tuple(kept), expired, False, whole)), parts)
+    for page in core.pages(entries, expired, whole, limits.replies_told_max, limits.replies_told_bytes):
+        kept: list[talk.PassedReply] = []
+        parts: list[Buffer] = []
+        for entry in page.kept:
+            said, own = talk.told(entry.outcome)
+            kept.append(talk.PassedReply(entry.key, entry.digest, said))
+            parts += own
+        told = talk.PassedReplies(tuple(kept), page.expired, page.more, page.whole)
+        await visit.send(talk.encode(told), parts)
 
 
-async def ask(visit: Visit, shard: str) -> AsyncIterator[tuple[talk.PassedReplies, memoryview]]:
+async def ask(visit: Visit, shard: str) -> AsyncIterator[Page]:
     """What another frontend keeps. Raises VisitFailed."""
     await visit.send(talk.encode(talk.AskReplies(shard)))
     while True:
@@ -122,6 +66,24 @@ async def ask(visit: Visit, shard: str) -> AsyncIterator[tuple[talk.PassedReplie
         said = talk.answer(head)
         if not isinstance(said, talk.PassedReplies):
             raise VisitFailed(f"expected replies, found {said!r:.200}")
-        yield said, data
+        yield page_in(said, data)
         if not said.more:
             return
+
+
+def page_in(said: talk.PassedReplies, data: memoryview) -> Page:
+    """The replies that a head tells of. Raises VisitFailed."""
+    kept: list[Entry] = []
+    at = 0
+    for item in said.kept:
+        nbytes = sum([tensor.nbytes for tensor in item.outcome.tensors])
+        outcome = talk.outcome_in(item.outcome, data, at)
+        kept.append(core.Entry(item.key, item.digest, outcome, nbytes + len(item.outcome.message.encode())))
+        at += nbytes
+    return core.Page(tuple(kept), said.expired, said.more, said.whole)
+
+
+def _nbytes(outcome: InferenceOutcome) -> int:
+    if isinstance(outcome, Reply):
+        return sum([len(tensor.data) for tensor in outcome.tensors])
+    return len(getattr(outcome, "message", "").encode())

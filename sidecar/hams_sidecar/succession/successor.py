@@ -1,8 +1,4 @@
-"""A frontend of a shape that follows another one: closed until that has handed over, then open for ever.
-
-Before it is open it has the replies that the predecessor kept; so whoever is open answers a key as the
-predecessor did.
-"""
+"""The shell around a frontend's `SuccessorGate`, and what a frontend answers its visitors."""
 
 import asyncio
 import logging
@@ -11,6 +7,8 @@ from typing import Protocol
 from hams_protocol.effects import NotServed, Replied
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import Graph
+from hams_protocol.succession.records import Follows
+from hams_protocol.succession.successor import SuccessorGate
 from hams_sidecar import limits
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.signature import Signature, check_size
@@ -42,42 +40,41 @@ class Port(InferencePort, Protocol):
 
 
 class Successor:
-    """`open` is set once this graph serves; `table`: what the predecessor answered."""
+    """`open` is set once this graph serves: the gate, which is the core's, says when."""
 
     def __init__(self, graph: Graph, takeover: Takeover) -> None:
         self.open = asyncio.Event()
-        self.table = replies.Table(graph.data.frontend)
+        self.gate: SuccessorGate[InferenceOutcome] = SuccessorGate(
+            replies.table_for(graph.data.frontend), NotReady("the shape before this one serves")
+        )
         self._frontend = graph.data.frontend
         self.signature = Signature(graph.data)
         self._takeover = takeover
 
     async def begin(self) -> None:
         """Take the replies over, as soon as the predecessor is at rest."""
-        self.table = await self._takeover.kept_replies(self._frontend)
-        log.warning("took %d replies over from %s", len(self.table), self._takeover.follows.uid)
-        if self._takeover.follows.done:
-            self.open.set()
+        self.gate.table = await self._takeover.kept_replies(self._frontend)
+        log.warning("took %d replies over from %s", len(self.gate.table), self._takeover.follows.uid)
+        self._follows_changed(self._takeover.follows)
 
     def on_key_changed(self, name: str, value: bytes | None) -> None:
         """A key of this graph, as it is or as it has become."""
-        if name != succession.FOLLOWS or value is None:
+        if name != succession.FOLLOWS:
             return
         try:
-            if succession.decode_follows(value).done and not self.open.is_set():
-                log.warning("the shape before this one is over: this one serves")
-                self.open.set()
+            self._follows_changed(None if value is None else succession.decode_follows(value))
         except records.MalformedRecord as error:
             log.error("%s", error)
 
+    def _follows_changed(self, follows: Follows | None) -> None:
+        self.gate.follows_changed(follows)
+        if self.gate.is_open and not self.open.is_set():
+            log.warning("the shape before this one is over: this one serves")
+            self.open.set()
+
     def answer(self, request: InferenceRequest) -> InferenceOutcome | None:
         """What a request is answered without asking the core; None: the core knows."""
-        if not self.open.is_set():
-            return NotReady("the shape before this one serves")
-        return (
-            None
-            if request.idempotency_key is None
-            else self.table.find(request.idempotency_key, request.digest)
-        )
+        return self.gate.answer(request.idempotency_key, request.digest)
 
     def check(self, request: InferenceRequest) -> InferenceRequest:
         """A request that was checked against the predecessor's signature, checked against this graph's.
@@ -112,9 +109,8 @@ async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) 
         elif isinstance(asked, talk.AskReplies) and successor is None:
             await replies.tell(visit, (), ())
         elif isinstance(asked, talk.AskReplies) and successor is not None and successor.open.is_set():
-            await replies.tell(
-                visit, successor.table.entries(), successor.table.expired(), successor.table.whole
-            )
+            table = successor.gate.table
+            await replies.tell(visit, table.entries(), table.expired(), table.whole)
         elif isinstance(asked, talk.AskOutcome) and successor is not None:
             await _tell_outcome(visit, port, successor, asked, data)
         else:

@@ -1,25 +1,21 @@
-"""A process of a shape that follows another one: it begins with what it takes from there, and not before the
-one before is at rest.
-
-It says that it is there, waits until etcd shows its predecessor at rest, visits whom the topology names, and
-only then becomes an instance: so the core begins as it always does, a first primary with a restored state.
-What was taken counts for one cut of the predecessor's logs; if that changes while it is being taken it is
-taken anew, and etcd is told which one it was.
-
-Never: it acts on what it saw of the predecessor's topology before that was at rest; it asks a predecessor
-that has gone on.
-"""
+"""The shell around a process's `TakeoverMachine`: it follows etcd, visits those whom the machine names, and
+writes what was taken. It decides nothing."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
 
+from hams_protocol.due import FOREVER
 from hams_protocol.graph import FRONTEND, FrontendSpec
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Completion, StateCopy
 from hams_protocol.stateful import StatefulMachine
+from hams_protocol.succession import events
+from hams_protocol.succession.effects import AskTable, Begin, Fetch, SayTaken, Source
+from hams_protocol.succession.records import Follows
+from hams_protocol.succession.search import ReplySearch
+from hams_protocol.succession.takeover import Effect, Event, TakeoverMachine, state_to_hand_over
 from hams_protocol.topology import Topology
 from hams_sidecar import limits
 from hams_sidecar.succession import replies, talk
@@ -31,21 +27,19 @@ from hams_wire.node import Node
 from hams_wire.peers.errors import NoRoom
 from hams_wire.peers.payload import PayloadFactory, Room
 from hams_wire.peers.visits import Visit, VisitFailed, pay
-from hams_wire.succession import Cut, Follows, TakenOver
 from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.succession")
 
-T = TypeVar("T")
-
 
 class GraphInEtcd:
-    """What etcd holds of one graph, followed. `changed` is set after each change."""
+    """What etcd holds of one graph, followed. `changed` is set after each change; `is_read`: it was read."""
 
     def __init__(self, uid: str, changed: asyncio.Event) -> None:
         self._prefix = records.prefix_of(uid)
         self._changed = changed
         self._values: dict[str, bytes] = {}
+        self.is_read = False
 
     def value(self, name: str) -> bytes | None:
         """A key's."""
@@ -71,6 +65,7 @@ class GraphInEtcd:
     def take(self, snapshot: Snapshot) -> None:
         """All of it, as read."""
         self._values = {entry.key.removeprefix(self._prefix): entry.value for entry in snapshot.entries}
+        self.is_read = True
         self._changed.set()
 
     async def follow(self, coordination: Coordination) -> None:
@@ -115,55 +110,39 @@ class Takeover:
         self._changed = asyncio.Event()
         self._before = GraphInEtcd(follows.uid, self._changed)
         self._own = GraphInEtcd(graph_uid, self._changed)
-        self._shards: tuple[str, ...] = ()
-        self._cut: Cut = ()
-        self._told: set[InstanceId] = set()
+        self._machine: TakeoverMachine | None = None
 
-    # -- waiting ---------------------------------------------------------------------------------------------
+    # -- what a process begins with --------------------------------------------------------------------------
 
     async def state(self, factory: PayloadFactory, layout: str) -> StateCopy | None:
         """The predecessor's state of this operator; None if there is nothing to begin with it any more:
-        somebody has, or the succession is over.
+        somebody has, or the succession is over. Never, if the model cannot take it over: what follows is for
+        the controller to decide.
 
-        `layout`: of the model here; a state of another one is not taken, and etcd is told.
+        `layout`: of the model here.
         """
+        states: list[StateCopy] = []
 
-        async def fetch() -> StateCopy:
-            return await self._fetch_state(factory)
+        async def fetch(sources: tuple[Source, ...]) -> str:
+            states[:] = [await self._fetch_state(source, factory) for source in sources]
+            return states[0].layout
 
-        def needless() -> bool:
-            return self._own.topology.find(self._of).epoch > 0 or self._is_done()
-
-        state = await self._take(fetch, needless)
-        if state is not None and state.layout and layout and state.layout != layout:
-            why = f"the state of {self._of} has the layout {state.layout}, the new shape's model {layout}"
-            await self._tell(self._process, TakenOver(self._of, self._cut, refused=why))
-            await asyncio.Event().wait()  # what follows is for the controller to decide
-        return state
+        begun = await self._take(fetch, layout)
+        return None if begun.cut is None else states[0]
 
     async def kept_replies(self, frontend: FrontendSpec) -> replies.Table:
         """The replies that the predecessor keeps, or, once that is over, those that a frontend of this graph
         has taken over. As many as `frontend` allows this graph to keep itself."""
+        tables: list[replies.Table] = []
 
-        async def fetch() -> replies.Table:
-            table = replies.Table(frontend)
-            topology = self._before.topology
-            owner = topology.find(self._shards[0]).primary
-            if owner is not None:  # what that has taken over itself is the oldest
-                await self._fetch_replies(table, self._before, self.follows.uid, owner, "")
-            for shard in self._shards:
-                primary = topology.find(shard).primary
-                if primary is None:
-                    raise VisitFailed(f"{shard} has no owner")
-                await self._fetch_replies(table, self._before, self.follows.uid, primary, shard)
-            return table
+        async def fetch(sources: tuple[Source, ...]) -> str:
+            tables[:] = [replies.table_for(frontend)]
+            for source in sources:
+                await self._fetch_replies(tables[0], self._before, self.follows.uid, source.host, source.what)
+            return ""
 
-        taken = await self._take(fetch, self._is_done)
-        return await self._of_peers(frontend) if taken is None else taken
-
-    def _is_done(self) -> bool:
-        value = self._own.value(succession.FOLLOWS)
-        return self.follows.done or (value is not None and succession.decode_follows(value).done)
+        begun = await self._take(fetch, "")
+        return await self._of_peers(frontend) if begun.cut is None else tables[0]
 
     async def _spec(self) -> bytes:
         entry = await self._coordination.get(records.spec_key(self.follows.uid))
@@ -173,44 +152,95 @@ class Takeover:
             )
         return entry.value
 
-    async def _take(self, fetch: Callable[[], Awaitable[T]], needless: Callable[[], bool]) -> T | None:
-        """Wait for the cut, and fetch; again if it changes meanwhile, or whoever is asked goes away."""
+    # -- driving the machine ---------------------------------------------------------------------------------
+
+    async def _take(
+        self, fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]], layout: str
+    ) -> Begin:
+        """Drive the machine until the process may begin."""
         if self.follows.done:
-            return None
-        self._shards = spec.decode_spec(await self._spec()).shard_names
+            return Begin(None)
+        shards = spec.decode_spec(await self._spec()).shard_names
+        machine = self._machine = TakeoverMachine(self._uid, self._of, self._process, shards, layout)
         async with self._following() as check:
             waiting = await self._coordination.register(
                 succession.key(self._uid, succession.WAITING + self._process),
                 self._of.encode(),
                 wire_limits.member_lease_s,
             )
+            work: set[asyncio.Task[Event]] = set()
             try:
-                while not needless():
-                    check()
-                    self._changed.clear()
-                    cut = self._cut_now()
-                    pause_s: float | None = None
-                    if cut is not None:
-                        try:
-                            taken = await fetch()
-                        except (VisitFailed, NoRoom) as error:
-                            log.warning(
-                                "what the predecessor has of %s is asked for again: %s", self._of, error
-                            )
-                            pause_s = limits.visit_pause_s
-                        else:
-                            if self._cut_now() == cut:
-                                self._cut = cut
-                                await self._tell(self._process, TakenOver(self._of, cut))
-                                return taken
-                            continue
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause_s):
-                            await self._changed.wait()
-                return None
+                return await self._drive(machine, fetch, check, work)
             finally:
+                for task in work:
+                    task.cancel()
+                await asyncio.gather(*work, return_exceptions=True)
                 with contextlib.suppress(CoordinationError):  # it expires by itself
                     await waiting.revoke()
+
+    async def _drive(
+        self,
+        machine: TakeoverMachine,
+        fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]],
+        check: Callable[[], None],
+        work: set[asyncio.Task[Event]],
+    ) -> Begin:
+        loop = asyncio.get_running_loop()
+        while True:
+            check()
+            self._changed.clear()
+            happened: list[Event] = [task.result() for task in work if task.done()]
+            work.difference_update([task for task in work if task.done()])
+            # What etcd shows comes first: what was fetched is judged by the newest cut that is known.
+            for event in (self._seen(), *happened, events.Wake()):
+                for effect in machine.step(event, loop.time()):
+                    if isinstance(effect, Begin):
+                        return effect
+                    work.add(self._begun(effect, fetch))
+            due = machine.deadline()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if due == FOREVER else max(due - loop.time(), 0.0)):
+                    await self._changed.wait()
+
+    def _seen(self) -> events.GraphsSeen:
+        """What etcd holds of both graphs. Raises MalformedRecord."""
+        value = self._before.value(succession.SUCCESSION)
+        said = self._before.below(succession.QUIET).items()
+        own = self._own.value(succession.FOLLOWS)
+        return events.GraphsSeen(
+            None if value is None else succession.decode_succession(value),
+            self._before.topology,
+            tuple([(name, succession.decode_quiet(value)) for name, value in said]),
+            self._own.topology.find(self._of).epoch > 0,
+            own is not None and succession.decode_follows(own).done,
+        )
+
+    def _begun(
+        self, effect: Effect, fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]]
+    ) -> asyncio.Task[Event]:
+        assert isinstance(effect, Fetch | SayTaken), f"not an effect of a takeover: {effect}"
+        work = self._fetched(fetch, effect) if isinstance(effect, Fetch) else self._said(effect)
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._changed.set())
+        return task
+
+    async def _fetched(
+        self, fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]], effect: Fetch
+    ) -> Event:
+        try:
+            return events.Fetched(await fetch(effect.sources))
+        except (VisitFailed, NoRoom) as error:
+            log.warning("what the predecessor has of %s is asked for again: %s", self._of, error)
+            return events.NotFetched()
+
+    async def _said(self, effect: SayTaken) -> Event:
+        key = succession.key(self._uid, succession.TAKEN + effect.instance)
+        try:
+            await self._coordination.transact((), (Write(key, succession.encode(effect.taken)),))
+        except CoordinationError as error:
+            log.info("what was taken over is told later: %s", error)
+            return events.NotSaid()
+        return events.Said()
 
     @contextlib.asynccontextmanager
     async def _following(self) -> AsyncIterator[Callable[[], None]]:
@@ -225,22 +255,15 @@ class Takeover:
         try:
             for task in tasks:
                 task.add_done_callback(lambda _: self._changed.set())
+            while not all(seen.is_read for seen in (self._before, self._own)):
+                check()
+                self._changed.clear()
+                await self._changed.wait()
             yield check
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _cut_now(self) -> Cut | None:
-        value = self._before.value(succession.SUCCESSION)
-        record = None if value is None else succession.decode_succession(value)
-        if record is None or record.to != self._uid or record.phase is not succession.Phase.CLOSE:
-            return None
-        quiet = {
-            name: succession.decode_quiet(value)
-            for name, value in self._before.below(succession.QUIET).items()
-        }
-        return succession.cut_of(self._shards, self._before.topology, quiet, self._uid)
 
     # -- fetching --------------------------------------------------------------------------------------------
 
@@ -255,24 +278,21 @@ class Takeover:
         finally:
             visit.close()
 
-    async def _fetch_state(self, factory: PayloadFactory) -> StateCopy:
-        primary = self._before.topology.find(self._of).primary
-        if primary is None:
-            raise VisitFailed(f"{self._of} has no primary")
+    async def _fetch_state(self, source: Source, factory: PayloadFactory) -> StateCopy:
         rooms: list[Room] = []
 
         def room(nbytes: int) -> memoryview:
             rooms.append(factory.allocate(nbytes))
             return rooms[0].view
 
-        async with self._visit(self._before, self.follows.uid, primary) as visit:
+        async with self._visit(self._before, self.follows.uid, source.host) as visit:
             await visit.send(talk.encode(talk.AskState(self._of)))
             head, _ = await visit.receive(room)
         said = talk.answer(head)
         if not isinstance(said, talk.PassedState):
-            raise VisitFailed(f"{primary}: {said.why if isinstance(said, talk.Unready) else said}")
+            raise VisitFailed(f"{source.host}: {said.why if isinstance(said, talk.Unready) else said}")
         log.warning(
-            "%s begins with version %d of epoch %d, from %s", self._of, said.version, said.epoch, primary
+            "%s begins with version %d of epoch %d, from %s", self._of, said.version, said.epoch, source.host
         )
         payload = factory.build((), rooms[0] if rooms else factory.allocate(0))
         return StateCopy(self._of, said.epoch, said.version, (), Completion(()), "", payload, said.layout)
@@ -281,77 +301,82 @@ class Takeover:
         self, table: replies.Table, seen: GraphInEtcd, uid: str, host: InstanceId, shard: str
     ) -> None:
         async with self._visit(seen, uid, host) as visit:
-            async for said, data in replies.ask(visit, shard):
-                table.add(said, data)
+            async for page in replies.ask(visit, shard):
+                table.add(page)
 
     async def _of_peers(self, frontend: FrontendSpec) -> replies.Table:
-        """The table of a registered frontend, a whole one if there is one. If none is registered for a while,
-        all have died together."""
+        """The table of a registered frontend: whose, the core decides."""
         loop = asyncio.get_running_loop()
-        nobody_since = loop.time()
+        tables: dict[InstanceId, replies.Table] = {}
+        machine = ReplySearch(loop.time())
+        happened: list[events.FrontendsSeen | events.TableTold | events.TableNotTold | events.Wake] = []
         async with self._following() as check:
-            while loop.time() < nobody_since + limits.replies_sought_s:
+            while True:
                 check()
                 self._changed.clear()
-                members = self._own.below("members/").items()
-                others = [
-                    name for name, value in members if records.decode_member(name, value)[1].of == FRONTEND
-                ]
-                nobody_since = loop.time() if others else nobody_since
-                told: list[replies.Table] = []
-                for name in others:
-                    table = replies.Table(frontend)
-                    try:
-                        await self._fetch_replies(table, self._own, self._uid, name, "")
-                    except VisitFailed as error:
-                        log.warning("the replies of the shape before are asked for again: %s", error)
-                        continue
-                    if table.whole:
-                        return table
-                    told.append(table)
-                if told and len(told) == len(others):
-                    return told[0]
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(limits.visit_pause_s):
-                        await self._changed.wait()
-        log.error(
-            "no frontend is there that has the replies of the shape before: what was answered then is "
-            "executed again"
+                happened = [events.FrontendsSeen(self._frontends()), *happened, events.Wake()]
+                effects = [effect for event in happened for effect in machine.step(event, loop.time())]
+                happened = []
+                for effect in effects:
+                    if not isinstance(effect, AskTable):
+                        return tables.get(effect.instance) or replies.lost_table(frontend)
+                    happened.append(await self._ask_table(effect.instance, frontend, tables))
+                if not happened:
+                    due = machine.deadline()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(None if due == FOREVER else max(due - loop.time(), 0.0)):
+                            await self._changed.wait()
+
+    def _frontends(self) -> tuple[InstanceId, ...]:
+        members = self._own.below("members/").items()
+        return tuple(
+            [name for name, value in members if records.decode_member(name, value)[1].of == FRONTEND]
         )
-        table = replies.Table(frontend)
-        table.whole = False
-        return table
+
+    async def _ask_table(
+        self, instance: InstanceId, frontend: FrontendSpec, tables: dict[InstanceId, replies.Table]
+    ) -> events.TableTold | events.TableNotTold:
+        table = tables[instance] = replies.table_for(frontend)
+        try:
+            await self._fetch_replies(table, self._own, self._uid, instance, "")
+        except VisitFailed as error:
+            log.warning("the replies of the shape before are asked for again: %s", error)
+            return events.TableNotTold(instance)
+        return events.TableTold(instance, table.whole)
 
     # -- telling ---------------------------------------------------------------------------------------------
 
-    async def _tell(self, instance: str, taken: TakenOver) -> None:
-        """Until etcd has it. Nobody else writes this key."""
-        while True:
-            try:
-                await self._coordination.transact(
-                    (),
-                    (
-                        Write(
-                            succession.key(self._uid, succession.TAKEN + instance), succession.encode(taken)
-                        ),
-                    ),
-                )
-                return
-            except CoordinationError as error:
-                log.info("what was taken over is told later: %s", error)
-                await asyncio.sleep(limits.visit_pause_s)
-
-    def loaded(self, node: Node) -> tuple[str, bytes] | None:
-        """The record that the model of this primary holds its state, once it does; None: not yet, or it was
-        given before."""
-        machine = node.machine
-        assert isinstance(machine, StatefulMachine), "only these take a state"
-        if node.instance in self._told or machine.primary is None or not machine.ready:
+    def unsaid(self, node: Node) -> SayTaken | None:
+        """What has to be said of this instance after a turn of its core: that a primary's model holds the
+        state. None: nothing, or it was said before."""
+        core = node.machine
+        assert isinstance(core, StatefulMachine), "only these take a state"
+        if self._machine is None or self._machine.has_loaded(node.instance):
             return None
-        self._told.add(node.instance)
-        return succession.key(self._uid, succession.TAKEN + node.instance), succession.encode(
-            TakenOver(self._of, self._cut, loaded=True)
-        )
+        stands = events.RoleStands(node.instance, core.primary is not None and core.ready)
+        return self._to_say(stands, node)
+
+    async def say(self, node: Node, effect: SayTaken) -> None:
+        """Until etcd has it, or this instance is over."""
+        said: SayTaken | None = effect
+        while said is not None and not node.stopped.done():
+            try:
+                await node.tell(
+                    succession.key(self._uid, succession.TAKEN + said.instance),
+                    succession.encode(said.taken),
+                )
+            except CoordinationError as error:
+                log.info("that the state is loaded is told later: %s", error)
+                self._to_say(events.NotSaid(), node)
+                await asyncio.sleep(limits.visit_pause_s)
+                said = self._to_say(events.Wake(), node)
+            else:
+                said = self._to_say(events.Said(), node)
+
+    def _to_say(self, event: Event, node: Node) -> SayTaken | None:
+        assert self._machine is not None, "a process that has waited"
+        said = [item for item in self._machine.step(event, node.now()) if isinstance(item, SayTaken)]
+        return said[0] if said else None
 
 
 async def takeover_of(
@@ -385,8 +410,8 @@ async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: P
                 )
             )
             continue
-        newest = machine.store.newest
-        if machine.primary is None or machine.primary.undurable or newest is None or newest.state is None:
+        newest = state_to_hand_over(machine, said.op)
+        if newest is None or newest.state is None:
             await visit.send(talk.encode(talk.Unready("this is no primary whose newest version is durable")))
             continue
         head = talk.PassedState(machine.epoch, newest.number, machine.layout)

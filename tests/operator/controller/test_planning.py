@@ -17,11 +17,11 @@ from hams_operator.controller.pod_steps import (
     pod_unseen_s,
     pod_unstarted_s,
 )
-from hams_operator.controller.successions import successions_tried_max
 from hams_operator.plan.pods_seen import Pod
+from hams_protocol.succession.decision import successions_tried_max
+from hams_protocol.succession.records import Follows, Phase, Succession
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire.spec import encode_spec
-from hams_wire.succession import Follows, Phase, Succession
 
 from ..plan.kit import PAIR, PLACE, graph, with_change
 

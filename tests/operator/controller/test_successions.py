@@ -3,12 +3,12 @@ has just been started."""
 
 import pytest
 
-from hams_operator.controller.successions import successions_tried_max
 from hams_operator.plan.names import ALLOW_STATE_LOSS, ROLE
+from hams_protocol.succession.decision import successions_tried_max
+from hams_protocol.succession.records import Follows, Phase, Quiet, Succession, TakenOver
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records, succession
 from hams_wire.coordination.port import Delete
-from hams_wire.succession import Follows, Phase, Quiet, Succession, TakenOver
 
 from ..plan.kit import PAIR, with_change
 from .test_reconcile import TOPOLOGY, UID, Scene

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hams_graph.wholeness import NOT_ASKED_FOR, READY, REDUNDANT
 from hams_operator.local.observe import Condition, awaited, serving_of
 from hams_protocol.messages import Health, ProbeAnswer, RoleReport
 from hams_protocol.topology import ReplicaSet, Topology
+from hams_protocol.wholeness import NOT_ASKED_FOR, READY, REDUNDANT
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ from hams_operator.plan.change import kept_states
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import GraphRef, Settings
 from hams_protocol.graph import Graph
+from hams_protocol.succession.records import Follows, Phase, Succession
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.spec import encode_spec
-from hams_wire.succession import Follows, Phase
 
 from ..controller.fakes import FakeKube
 from .test_rendered_runs import HTTP, Kubelet
@@ -182,7 +182,7 @@ class World:
             entry = await self.client.get(succession.key(old.data.uid, succession.SUCCESSION))
             return None if entry is None else succession.decode_succession(entry.value).phase
 
-    async def phase(self, uid: str, *wanted: Phase) -> succession.Succession:
+    async def phase(self, uid: str, *wanted: Phase) -> Succession:
         """Until the predecessor's record says one of these."""
         while True:
             entry = await self.client.get(succession.key(uid, succession.SUCCESSION))

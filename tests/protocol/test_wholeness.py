@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from hams_graph import load_text
-from hams_graph.wholeness import (
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
+from hams_protocol.wholeness import (
     READY,
     REDUNDANT,
     InstancesSeen,
@@ -15,8 +17,6 @@ from hams_graph.wholeness import (
     wholeness,
     why_not,
 )
-from hams_protocol.ids import InstanceId
-from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 
 TEXT = """
 apiVersion: hams.dev/v1alpha1

@@ -1,0 +1,89 @@
+"""A frontend that starts after the switch: it has the replies of the shape before from the other frontends of
+its graph.
+
+It takes a whole table if there is one. If all who are registered have told, and no table is whole, it takes
+one of those. If nobody is registered for a while, all have died together: it begins without the replies, and
+tells others that its table is not whole.
+
+Never: a table that is not whole is preferred to a whole one that somebody registered may have.
+"""
+
+from hams_protocol.due import FOREVER
+from hams_protocol.ids import InstanceId
+from hams_protocol.succession.effects import AskTable, UseTable
+from hams_protocol.succession.events import FrontendsSeen, TableNotTold, TableTold, Wake
+
+sought_s = 2.0
+"""A frontend that comes later waits so long for somebody to be registered: after etcd was away all who live
+register again at once. Where a graph has one frontend, and that dies, the next one serves so much later."""
+
+again_after_s = 0.1
+"""Those who have not told are asked again after this long."""
+
+Event = FrontendsSeen | TableTold | TableNotTold | Wake
+Effect = AskTable | UseTable
+
+
+class ReplySearch:
+    """`step(event, now) -> effects`, until a UseTable. It begins at `now`."""
+
+    def __init__(self, now: float) -> None:
+        self.is_over = False
+        self._nobody_since = now
+        self._there: tuple[InstanceId, ...] = ()
+        self._told: dict[InstanceId, None] = {}
+        self._asked: InstanceId | None = None
+        self._tried: set[InstanceId] = set()
+        self._round_at = now
+        self._out: list[Effect] = []
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """One event; the effects in the order in which they must be performed."""
+        self._out = []
+        if self.is_over:
+            return self._out
+        if isinstance(event, FrontendsSeen):
+            if self._there and not event.instances:
+                self._nobody_since = now
+            self._there = event.instances
+        elif isinstance(event, (TableTold, TableNotTold)) and event.instance == self._asked:
+            self._asked = None
+            if isinstance(event, TableTold):
+                if event.whole:
+                    self._use(event.instance)
+                    return self._out
+                self._told[event.instance] = None
+        self._go_on(now)
+        return self._out
+
+    def deadline(self) -> float:
+        """When the machine wants a Wake; infinity if nothing is due."""
+        if self.is_over or self._asked is not None:
+            return FOREVER
+        return self._round_at if self._there else self._nobody_since + sought_s
+
+    def _go_on(self, now: float) -> None:
+        """Ask the next one of this round; at its end decide, or begin another one."""
+        if self._asked is not None:
+            return
+        if not self._there:
+            if now >= self._nobody_since + sought_s:
+                self._use("")
+            return
+        if now < self._round_at:
+            return
+        untried = [name for name in self._there if name not in self._tried]
+        if untried:
+            self._asked = untried[0]
+            self._tried.add(untried[0])
+            self._out.append(AskTable(untried[0]))
+        elif all(name in self._told for name in self._there):
+            self._use(self._there[0])
+        else:
+            self._tried.clear()
+            self._told.clear()
+            self._round_at = now + again_after_s
+
+    def _use(self, instance: InstanceId) -> None:
+        self.is_over = True
+        self._out.append(UseTable(instance))
