@@ -73,7 +73,8 @@ def what_is_open(world: "World") -> str:
     """Why it has not converged, for people."""
     lines: list[str] = []
     waiting = sorted(
-        {client.name for client in world.clients.values() if not client.done}, key=lambda name: int(name[1:])
+        {client.name for client in world.clients.values() if not client.done},
+        key=lambda name: float(name[1:]),
     )
     if waiting:
         lines.append(f"{len(waiting)} calls without answer: {' '.join(waiting[:8])}")
@@ -112,7 +113,7 @@ def compare_states(world: "World") -> None:
         assert node.model is not None
         state = node.model.state
         assert state is not None
-        _compare_history(world, op.name, state)
+        compare_history(world, op.name, state)
         nonces[op.name] = {(unit, nonce) for unit, nonce in state.history()}
         machine = node.machine
         assert isinstance(machine, StatefulMachine)
@@ -136,7 +137,8 @@ def compare_states(world: "World") -> None:
             _judge_error(world, client.name, client.outcome)
 
 
-def _compare_history(world: "World", op: str, state: SimState) -> None:
+def compare_history(world: "World", op: str, state: SimState) -> None:
+    """A state of an operator holds exactly the surviving history."""
     notes = world.recorder.surviving(op, world.etcd.topology.find(op).epoch)
     units = [note.unit for note in notes]
     if len(set(units)) < len(units):

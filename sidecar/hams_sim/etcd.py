@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Etcd:
-    """The coordination double. `away`: how many faults keep it from everyone."""
+    """The coordination double. `away`: how many faults keep it from everyone. `ended`: another shape of the
+    graph has taken over, and no topology is changed any more."""
 
     def __init__(self, world: "World", rng: Random) -> None:
         self.world = world
@@ -31,6 +32,7 @@ class Etcd:
         self.members: dict[str, Member] = {}
         self.registered_at: dict[str, float] = {}
         self.away = 0
+        self.ended = False
         self.slow = 1.0
         self.lose_request = 0.0
         self.lose_reply = 0.0
@@ -67,6 +69,9 @@ class Etcd:
         del self.proposed[number]
         if self.away:
             self.world.after(limits.etcd_timeout_s, self._unknown, node)
+            return
+        if self.ended:  # a graph that has ended has no roles to give any more
+            self.world.after(self._delay(), self._unknown, node)
             return
         won = revision == self.revision
         if won:

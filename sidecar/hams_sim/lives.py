@@ -24,9 +24,9 @@ class Lives:
     def __init__(self, world: "World") -> None:
         self._world = world
 
-    def _end(self, node: Node, flushed: bool = False) -> None:
+    def _end(self, node: Node, flushed: bool = False, keeps: bool = False) -> None:
         """The process is gone; connected and reachable peers see it at once. `flushed`: what it had said
-        still arrives, mostly."""
+        still arrives, mostly. `keeps`: it goes on under another id."""
         node.alive = False
         node.shell.stopped = True
         node.backlog.clear()
@@ -58,6 +58,7 @@ class Lives:
             for handle, client in list(self._world.clients.items()):
                 if client.frontend is node and client.attempt == handle and not client.done:
                     self._world.after(0.001, client.broken)
+        self._world.ended(node, keeps)
 
     def kill(self, node: Node, why: str, restart: bool, flushed: bool = False) -> None:
         """SIGKILL: nothing is said, the lease runs out by itself, a fresh instance comes later."""
@@ -143,7 +144,10 @@ class Lives:
         and stays only for what it keeps."""
         if node.leaving and not keeps:
             return
-        fresh = self._world.spawn(node.of, node if keeps else None)
+        if not keeps:
+            self._world.start(node.of)
+            return
+        fresh = self._world.spawn(node.of, node)
         if node.leaving:
             fresh.leaving = True
             self._world.feed(fresh, Drain())
@@ -157,11 +161,11 @@ class Lives:
         node.leaving = True
 
     def _substitute(self, of: str) -> None:
-        self._world.spawn(of)
+        self._world.start(of)
 
     def stopped(self, node: Node, effect: Stop) -> None:
         self._world.seen(f"stop: {effect.reason.split(':')[0].split(' of epoch')[0]}")
-        self._end(node)
+        self._end(node, keeps=effect.keep is not None)
         if self._world.etcd.reachable(node) or not node.etcd_cut:
             self._world.after(0.001, self._world.etcd.drop, node.id)
         self._world.after(0.02, self.respawn, node, effect.keep is not None)

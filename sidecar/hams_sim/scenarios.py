@@ -15,6 +15,8 @@ from hams_sim.logs_and_losses import LOGS_AND_LOSSES
 from hams_sim.moments import MOMENTS
 from hams_sim.replacements import REPLACEMENTS
 from hams_sim.scene import CHAINS, DEEP, FANS, Scenario, flushed, kill, stateful, stateless
+from hams_sim.succession.plan import SHAPES
+from hams_sim.succession.scenes import KINDS
 
 
 def f1(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -254,4 +256,7 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS
+CHANGES = {name: Scenario(kinds.title, SHAPES, none) for name, kinds in KINDS.items()}
+"""Changes of shape draw their faults by themselves (`hams_sim.succession.plan`)."""
+
+SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | CHANGES

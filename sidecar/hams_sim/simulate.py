@@ -7,6 +7,7 @@ surviving history.
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -29,6 +30,7 @@ from hams_sim.checks import (
     what_is_open,
 )
 from hams_sim.clients import Call, Client, draw_calls, gather, spoil
+from hams_sim.clock import Clock
 from hams_sim.errors import Broken
 from hams_sim.faults import MIXED, Fault, Faults, draw
 from hams_sim.memory import flat
@@ -36,6 +38,9 @@ from hams_sim.model import Behaviour
 from hams_sim.scenarios import SCENES
 from hams_sim.scene import Scenario
 from hams_sim.shapes import Sizes, Vertex, build
+from hams_sim.succession.plan import draw_plan
+from hams_sim.succession.scenes import KINDS
+from hams_sim.succession.simulate import History
 from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_restarts
 from hams_sim.world import World
 from hams_wire.notes import header_of
@@ -270,6 +275,8 @@ def _spoil(rng: Random, calls: list[Call], behaviours: dict[str, Behaviour]) -> 
 
 def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     """Run one history and judge it."""
+    if spec.fault in KINDS:
+        return _simulate_change(spec)
     plan = make_plan(spec)
     world = World(plan.graph, f"{spec.seed}/{spec.shape}", plan.behaviours)
     world.restored = plan.variety is Variety.RESTORED
@@ -278,14 +285,7 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     outcome = HistoryOutcome(
         spec, ops=tuple(plan.graph.operators), schedule=tuple(fault.say() for fault in plan.faults)
     )
-    try:
-        _run(spec, plan, world, faults, outcome)
-    except Broken as broken:
-        outcome.what, outcome.message = broken.what, f"at {world.now:.4f} s: {broken}"
-    except AssertionError as error:
-        outcome.what, outcome.message = "core", f"at {world.now:.4f} s: {_where(error)}"
-    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding
-        outcome.what, outcome.message = "core", f"at {world.now:.4f} s: {_where(error)}"
+    _judged(outcome, world.clock, lambda: _run(spec, plan, world, faults, outcome))
     outcome.calls = len(plan.calls)
     outcome.events = world.events
     outcome.sim_s = world.now
@@ -293,6 +293,33 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     outcome.coverage = world.coverage
     outcome.fault_count = len(plan.faults)
     return outcome
+
+
+def _simulate_change(spec: Spec) -> Outcome:
+    """A change of shape."""
+    plan = draw_plan(spec.seed, spec.shape, KINDS[spec.fault])
+    history = History(plan, KINDS[spec.fault], f"{spec.seed}/{spec.shape}/{spec.fault}")
+    resource = history.resource
+    outcome = Outcome(spec, schedule=tuple(fault.say() for fault in plan.faults))
+    faults = [fault for number, fault in enumerate(plan.faults) if number not in spec.drop_faults]
+    _judged(outcome, resource.clock, lambda: history.run(faults, spec.drop_calls))
+    outcome.calls = len(plan.calls)
+    outcome.events = sum(graph.events for graph in resource.incarnations)
+    outcome.sim_s = resource.clock.now
+    outcome.faults = history.faults.counts
+    outcome.coverage = resource.coverage
+    outcome.fault_count = len(plan.faults)
+    return outcome
+
+
+def _judged(outcome: Outcome, clock: Clock, run: Callable[[], None]) -> None:
+    """Run a history; what it breaks is its outcome."""
+    try:
+        run()
+    except Broken as broken:
+        outcome.what, outcome.message = broken.what, f"at {clock.now:.4f} s: {broken}"
+    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding
+        outcome.what, outcome.message = "core", f"at {clock.now:.4f} s: {_where(error)}"
 
 
 def _where(error: BaseException) -> str:

@@ -5,7 +5,6 @@ comes from the network, etcd, a model, a client or a fault. The same seed gives 
 event.
 """
 
-import heapq
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +47,7 @@ from hams_sim import limits
 from hams_sim.budgets import Budgets
 from hams_sim.calm import Calm
 from hams_sim.clients import Client
+from hams_sim.clock import Clock
 from hams_sim.errors import Broken
 from hams_sim.etcd import Etcd
 from hams_sim.lives import Lives
@@ -140,9 +140,13 @@ class SimHost:
 class World:
     """Everything of one history. `seed` decides all of it."""
 
-    def __init__(self, graph: Graph, seed: str, behaviours: dict[str, Behaviour]) -> None:
+    def __init__(
+        self, graph: Graph, seed: str, behaviours: dict[str, Behaviour], clock: Clock | None = None
+    ) -> None:
         self.graph = graph
-        self.now = 0.0
+        self.clock = Clock() if clock is None else clock
+        self.at = self.clock.at
+        self.after = self.clock.after
         self.events = 0
         self.net_rng = Random(f"{seed}/net")
         self.model_rng = Random(f"{seed}/model")
@@ -175,6 +179,7 @@ class World:
         self.healing = False
         self.disk: dict[str, StateCopy] = {}
         self.restored = False
+        self.from_scratch = True
         self.deadly = False
         self.turn_of: Node | None = None
         self.unread: set[RequestId] = set()
@@ -183,15 +188,12 @@ class World:
         self.struck_at = 0.0
         self.slowest_s = 0.0
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         turns = Random(f"{seed}/turns")
         self._turns = turns if turns.random() < limits.turns_share else None
         self._names: dict[str, Names] = {}
-        self._ties = 0
         self._handles = 0
         self._nonces = 0
         self._born: Counter[str] = Counter()
-        self._same_time = 0
         self.performers = self._performers()
 
     def _performers(self) -> dict[type, Callable[[Node, Any], None]]:
@@ -224,44 +226,43 @@ class World:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def at(self, when: float, call: Callable[..., None], *args: object) -> None:
-        """Call at a simulated time; ties in order of asking."""
-        self._ties += 1
-        heapq.heappush(self._heap, (when, self._ties, call, args))
-
-    def after(self, delay: float, call: Callable[..., None], *args: object) -> None:
-        """Call after a simulated delay."""
-        self._ties += 1
-        heapq.heappush(self._heap, (self.now + delay, self._ties, call, args))
+    @property
+    def now(self) -> float:
+        """Simulated seconds."""
+        return self.clock.now
 
     def run(self, until: float) -> None:
         """Let everything happen that is due up to `until`."""
-        heap, pop = self._heap, heapq.heappop
-        while heap and heap[0][0] <= until:
-            when, _, call, args = pop(heap)
-            if when > self.now:
-                self.now = when
-                self._same_time = 0
-            else:
-                self._same_time += 1
-                if self._same_time > limits.same_time_events_max:
-                    raise Broken("core", f"a loop without time: {call} {args}")
-            call(*args)
-        self.now = max(self.now, until)
+        self.clock.run(until)
         if self.events > limits.events_max:
             raise Broken("I6", f"{self.events} events: a livelock")
 
     # -- instances -------------------------------------------------------------------------------------------
 
-    def spawn(self, of: str, before: Node | None = None) -> Node:
-        """A fresh instance starts: new id, its model initialises, it registers."""
+    def new_id(self, of: str) -> InstanceId:
+        """An id never used before."""
         self._born[of] += 1
-        prefix = "m" if of == MANAGER else of
-        node = Node(f"{prefix}-{self._born[of]}", of, self.shell_rng.choice((0.0, 1024.0, 65536.0)))
+        return f"{'m' if of == MANAGER else of}-{self._born[of]}"
+
+    def start(self, of: str) -> None:
+        """A fresh process starts: it is an instance at once."""
+        self.spawn(of)
+
+    def ended(self, node: Node, keeps: bool) -> None:
+        """An instance is over. `keeps`: its process goes on under another id."""
+
+    def spawn(
+        self, of: str, before: Node | None = None, name: InstanceId = "", inherited: StateCopy | None = None
+    ) -> Node:
+        """A fresh instance starts: new id, its model initialises, it registers. `inherited`: the state that
+        another graph has handed over to it."""
+        node = Node(name or self.new_id(of), of, self.shell_rng.choice((0.0, 1024.0, 65536.0)))
         node.born_at = self.now
         graph = self.graph
         if of == MANAGER:
-            node.machine = ManagerMachine(graph, node.id, from_scratch=not self.restored)
+            node.machine = ManagerMachine(
+                graph, node.id, from_scratch=self.from_scratch and not self.restored
+            )
         elif of == FRONTEND:
             logs = (
                 before.machine.kept_logs()
@@ -277,7 +278,8 @@ class World:
                 else None
             )
             if operator.stateful:
-                node.machine = StatefulMachine(graph, of, node.id, state, self._restored(of), queue_of)
+                restored = inherited or self._restored(of)
+                node.machine = StatefulMachine(graph, of, node.id, state, restored, queue_of)
             else:
                 node.machine = StatelessMachine(graph, of, node.id, queue_of)
             node.model = SimModel(self, node, operator, self.behaviours[of])
@@ -387,7 +389,7 @@ class World:
         node.timer_at = FOREVER
         wanted = node.shell.deadline() - node.skew
         if wanted <= self.now:
-            node.spins = node.spins + 1 if self._same_time else 0
+            node.spins = node.spins + 1 if self.clock.same_time else 0
             if node.spins > 200:
                 raise Broken(
                     "core",

@@ -21,6 +21,7 @@ import test_poison as poison
 import test_primary as primary
 import test_recovery as recovery
 import test_stateless as stateless
+import test_succession as succession
 import test_unreadable as unreadable
 import test_vertex as vertex
 
@@ -187,6 +188,29 @@ KILLERS: dict[str, Callable[[], None]] = {
     ),
     "skip-without-deps": primary.test_a_unit_of_skips_takes_a_seq_and_a_record_but_no_model_and_no_capture,
     "slot-moves-while-busy": stateless.test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed,
+    "admits-while-closed": succession.test_only_what_would_be_admitted_is_lost_and_only_once_closed,
+    "begins-at-another-cut": succession.test_what_was_fetched_while_the_cut_changed_is_fetched_anew,
+    "closed-reopens": succession.test_what_is_closed_stays_closed_though_the_record_is_gone,
+    "closes-unasked": succession.test_the_controller_closes_only_once_every_registered_frontend_holds_back,
+    "done-at-another-cut": succession.test_the_controller_goes_back_if_anything_was_taken_at_another_cut,
+    "done-unguarded": succession.test_the_switch_counts_only_if_everything_is_as_it_was_judged,
+    "done-while-open": succession.test_closed_it_names_the_shards_that_it_owns_and_in_which_nothing_is_open,
+    "expired-not-told": succession.test_a_key_that_is_pushed_out_is_known_to_be_gone,
+    "fetches-unclosed": succession.test_a_process_fetches_at_the_cut_says_it_and_begins,
+    "first-table-taken": succession.test_a_later_frontend_takes_a_whole_table_if_anybody_has_one,
+    "holds-for-ever": succession.test_requests_are_held_back_for_half_of_their_time_at_most,
+    "hopeless-tried-again": succession.test_what_a_model_refuses_is_not_tried_again_and_all_else_three_times,
+    "over-goes-on": succession.test_once_the_successor_serves_requests_are_passed_on_for_ever,
+    "own-replies-forgotten": succession.test_a_frontend_asks_first_for_what_the_owner_has_taken_over_itself,
+    "passed-on-twice": succession.test_what_may_have_been_executed_is_passed_on_again_only_under_its_key,
+    "pushed-out-forgotten": succession.test_a_key_that_is_pushed_out_is_known_to_be_gone,
+    "quiet-of-another": succession.test_the_cut_is_what_the_present_owners_say_in_their_present_epochs_for_this_attempt,
+    "quiet-of-old-epoch": succession.test_the_cut_is_what_the_present_owners_say_in_their_present_epochs_for_this_attempt,
+    "refused-taken": succession.test_a_state_of_another_layout_is_refused_and_the_process_never_begins,
+    "requests-not-held": succession.test_requests_wait_from_hold_on_and_go_to_the_core_if_it_is_taken_back,
+    "tries-not-counted": succession.test_what_a_model_refuses_is_not_tried_again_and_all_else_three_times,
+    "waits-unquiet": succession.test_a_frontend_says_that_it_is_quiet_once_no_client_of_its_own_waits,
+    "whole-forgotten": succession.test_a_table_that_is_not_whole_is_never_called_whole_again,
     "update-during-capture": primary.test_the_update_is_entered_only_when_the_version_before_is_captured,
     "unreadable-is-lost": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
     "unreadable-runs": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
