@@ -220,7 +220,7 @@ QUIET = {"f1": Quiet("new", True, (("F/0", 2, 5),)), "f2": Quiet("new", True, ((
 CUT = (("F/0", 5), ("F/1", 6))
 
 
-def test_the_cut_is_what_the_present_owners_say_in_their_present_epochs_for_this_attempt() -> None:
+def test_the_cut_is_what_present_owners_say_in_their_present_epochs() -> None:
     shards = ("F/0", "F/1")
     assert cut_of(shards, TOPOLOGY, QUIET, "new") == CUT
     for wrong in (Quiet("new", True, (("F/0", 1, 5),)), Quiet("new"), Quiet("older", True, (("F/0", 2, 5),))):

@@ -1,5 +1,5 @@
-"""A change of shape in the simulator: its scenes hold, one seed is one history, and each scene reaches what it
-is about."""
+"""A change of shape in the simulator: its scenes hold, one seed is one history, and each scene reaches what
+it is about."""
 
 from collections import Counter
 
