@@ -58,7 +58,10 @@ class Staging:
                 _as_tensor(memory, leaf).copy_(leaf.detach())
             else:
                 on_device.setdefault(leaf.device, []).append((leaf, memory))
-        staged = [(device, group, self._enqueue(device, group, after)) for device, group in on_device.items()]
+        staged = [
+            (device, group, self._enqueue(device, [(leaf, len(memory)) for leaf, memory in group], after))
+            for device, group in on_device.items()
+        ]
         for device, group, pinned in staged:
             self._streams[device].synchronize()
             at = 0
@@ -66,10 +69,40 @@ class Staging:
                 np.copyto(np.frombuffer(memory, dtype=np.uint8), pinned[at : at + len(memory)])
                 at += _aligned(len(memory))
 
-    def _enqueue(self, device: Any, group: list[Copy], after: Any) -> Any:
-        """Start the copies of one device into pinned memory; returns that memory."""
+    def sources(self, leaves: list[Any], after: Any) -> list[tuple[int, Any]]:
+        """Where the bytes of each leaf lie in this process' memory, contiguous, and what holds them: in place
+        where they are so; those on a device are copied to pinned memory."""
+        found: list[tuple[int, Any]] = [(0, None)] * len(leaves)
+        on_device: dict[Any, list[int]] = {}
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, bytes):
+                array = np.frombuffer(leaf, dtype=np.uint8)
+            elif not is_tensor(leaf):
+                array = np.ascontiguousarray(leaf)
+            elif leaf.device.type == "cpu":
+                plain = leaf.detach().resolve_conj().resolve_neg().contiguous()
+                found[index] = int(plain.data_ptr()), plain
+                continue
+            else:
+                on_device.setdefault(leaf.device, []).append(index)
+                continue
+            found[index] = int(array.ctypes.data), array
+        for device, indices in on_device.items():
+            sizes = [int(leaves[index].nbytes) for index in indices]
+            group = [(leaves[index], size) for index, size in zip(indices, sizes, strict=True)]
+            pinned = self._enqueue(device, group, after)
+            self._streams[device].synchronize()
+            at = int(pinned.ctypes.data)
+            for index, size in zip(indices, sizes, strict=True):
+                found[index] = at, pinned
+                at += _aligned(size)
+        return found
+
+    def _enqueue(self, device: Any, group: list[tuple[Any, int]], after: Any) -> Any:
+        """Start the copies of leaves of so many bytes from one device into pinned memory; returns that
+        memory."""
         torch = torch_module()
-        total = sum(_aligned(len(memory)) for _, memory in group)
+        total = sum(_aligned(nbytes) for _, nbytes in group)
         pinned = self._pinned.get(device)
         if pinned is None or pinned.nbytes < total:
             pinned = self._pinned[device] = torch.empty(total, dtype=torch.uint8, pin_memory=True)
@@ -80,12 +113,12 @@ class Staging:
             stream.wait_event(event)
         with torch.no_grad(), torch.cuda.stream(stream):
             at = 0
-            for leaf, memory in group:
-                target = pinned[at : at + len(memory)].view(leaf.dtype).reshape(leaf.shape)
+            for leaf, nbytes in group:
+                target = pinned[at : at + nbytes].view(leaf.dtype).reshape(leaf.shape)
                 # The caller holds the leaf until the stream is synchronised, so its memory is not handed out
                 # again meanwhile.
                 target.copy_(leaf.detach(), non_blocking=True)
-                at += _aligned(len(memory))
+                at += _aligned(nbytes)
         return pinned.numpy()
 
 

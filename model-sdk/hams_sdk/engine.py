@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hams_sdk import cuda, sample
+from hams_sdk import chunks, cuda, sample
 from hams_sdk.batch import Batch, Scalar, Unit
 from hams_sdk.datatypes import Array, all_finite, as_array, encode_bytes
 from hams_sdk.errors import (
@@ -171,6 +171,8 @@ class Engine:
         # Shared with the processes that the model forks, since those have nobody else to tell.
         self._returned_forks = mmap.mmap(-1, 1)
         self.state = State(None)
+        self._table: chunks.Table | None = None
+        self._written = False
 
     @property
     def fork_returned(self) -> bool:
@@ -222,6 +224,8 @@ class Engine:
                 place=place_of(error) or self._run_place,
             )
         finally:
+            if boundary.entered:
+                self._written = True
             boundary.leave()
             if boundary.entered:
                 self._mark = cuda.mark()
@@ -306,11 +310,51 @@ class Engine:
         with self._lock:
             return self.state.capture(space, self._mark)
 
+    def capture_since(self, base: int, number: int, chunk_nbytes: int, space: Space) -> CaptureReport:
+        """Copy what differs from the table `base`, if that is the newest here, else the image; the table
+        `number` is the newest then. On the capture thread. Raises as `capture`."""
+        granted: list[memoryview] = []
+
+        def noted(nbytes: int) -> memoryview:
+            granted.append(space(nbytes))
+            return granted[0]
+
+        with self._lock:
+            newest, self._table = self._table, None
+            if newest is not None and newest.number == base and newest.chunk_nbytes == chunk_nbytes:
+                report = self.state.capture_changed(newest, noted, self._mark)
+                addresses = newest.addresses[: chunks.count(report.nbytes, chunk_nbytes)]
+                runs = report.changed or []
+            else:
+                report = self.state.capture(noted, self._mark)
+                addresses = []
+                runs = [(0, chunks.count(report.nbytes, chunk_nbytes))]
+            at = chunks.address_of(granted[0]) if granted else 0
+            for first, length in runs:
+                addresses[first : first + length] = [at + index * chunk_nbytes for index in range(length)]
+                at += length * chunk_nbytes
+            self._table = chunks.Table(number, report.nbytes, chunk_nbytes, addresses)
+            self._written = False
+        return report
+
     def load(self, data: memoryview) -> None:
         """Make the state that of an image. Raises StateFault and what holders raise."""
         with self._lock:
+            self._table = None
             self.state.load(data)
             self._mark = cuda.mark()
+
+    def load_table(self, table: chunks.Table) -> bool:
+        """Make the state that of a table, which is the newest then; whether anything was written: not if the
+        state has these very bytes already. Raises StateFault and what holders raise."""
+        with self._lock:
+            newest, self._table = self._table, None
+            holds = newest is not None and not self._written and newest.same(table)
+            if not holds:
+                self.state.load(table.whole())
+                self._mark = cuda.mark()
+            self._table, self._written = table, False
+        return not holds
 
     def _batch(self, units: Sequence[UnitInput]) -> Batch:
         placed: list[Unit] = []

@@ -20,3 +20,19 @@ WARM_UP_STATE_NBYTES_MAX = 256 << 20
 
 LAYOUT_DIFFERENCES_MAX = 3
 """Differences named when a state does not fit."""
+
+HEADER_STEP_BYTES = 1024
+"""The header of a state image is padded to a multiple of this, so that a number in it which becomes longer
+moves no leaf: leaves that move count as changed."""
+
+DENSE_CAPTURES = 8
+"""A leaf all of whose chunks changed in so many captures running is copied uncompared."""
+
+DENSE_AGAIN = 64
+"""Such a leaf is compared again in every one of so many captures."""
+
+DENSE_CHUNKS_MIN = 4
+"""Smaller leaves are always compared: their chunks are shared with others."""
+
+BLOCK_CHUNKS_MAX = 16
+"""Chunks that are compared in one call: one that differs is looked for only where the whole differs."""

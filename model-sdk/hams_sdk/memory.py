@@ -9,6 +9,7 @@ import mmap
 import os
 from typing import Any
 
+from hams_sdk.chunks import Table, address_of
 from hams_sdk.errors import ContractBroken
 
 Place = tuple[int, int, int]
@@ -43,6 +44,20 @@ class Regions:
     def writable(self, place: Place) -> memoryview:
         """A place to write. Raises ContractBroken if it lies outside."""
         return self._slice(self._writable, place)
+
+    def table(self, number: int, places: list[Place], chunk_nbytes: int) -> Table:
+        """The chunks of an image that lies at places one after another, all but the last of whole chunks.
+        Raises ContractBroken."""
+        addresses: list[int] = []
+        nbytes = 0
+        for place in places:
+            view = self.writable(place)
+            if nbytes % chunk_nbytes:
+                raise ContractBroken(f"place {place!r} follows {nbytes} bytes, which are no whole chunks")
+            first = address_of(view)
+            addresses += range(first, first + len(view), chunk_nbytes)
+            nbytes += len(view)
+        return Table(number, nbytes, chunk_nbytes, addresses)
 
     @staticmethod
     def _slice(regions: list[memoryview], place: Place) -> memoryview:

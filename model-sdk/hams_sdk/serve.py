@@ -136,7 +136,8 @@ class _Server:
             self._status = 1
             run.send(FrameKind.INIT_FAILED, message=describe(error))
             return 1
-        self._start(self._captures, self._open("capture"), engine, regions)
+        chunk_nbytes = int(setup.get("chunk_bytes", 0))
+        self._start(self._captures, self._open("capture"), engine, regions, chunk_nbytes)
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in engine.state.layout]
         run.send(
             FrameKind.READY,
@@ -147,7 +148,7 @@ class _Server:
         self._busy_since = None
         gc.collect()
         gc.freeze()  # what the model has made by now stays: no collection has to look through it again
-        return _Runs(run, engine, regions, self).loop()
+        return _Runs(run, engine, regions, self, chunk_nbytes).loop()
 
     def busy(self, busy: bool) -> None:
         """Note when the present run began, for the health answer."""
@@ -213,7 +214,7 @@ class _Server:
                 FrameKind.PONG, n=frame[1]["n"], busy_s=0.0 if since is None else time.monotonic() - since
             )
 
-    def _captures(self, channel: Channel, engine: Engine, regions: Regions) -> None:
+    def _captures(self, channel: Channel, engine: Engine, regions: Regions, chunk_nbytes: int) -> None:
         while (frame := channel.expect(FrameKind.CAPTURE)) is not None:
             version = frame[1]["version"]
             granted = frame[1]["space"]
@@ -225,7 +226,7 @@ class _Server:
                 return regions.writable(granted)
 
             try:
-                took = engine.capture(space)
+                took = engine.capture_since(frame[1]["base"], frame[1]["number"], chunk_nbytes, space)
             except Exception as error:
                 if isinstance(error, ContractBroken | ConnectionError):
                     raise
@@ -238,6 +239,8 @@ class _Server:
                 nbytes=took.nbytes,
                 tensors=took.tensors,
                 seconds=took.seconds,
+                changed=took.changed,
+                compared=took.compared,
             )
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -248,8 +251,11 @@ class _Server:
 class _Runs:
     """The `run` channel: one batch or load at a time."""
 
-    def __init__(self, channel: Channel, engine: Engine, regions: Regions, server: _Server) -> None:
+    def __init__(
+        self, channel: Channel, engine: Engine, regions: Regions, server: _Server, chunk_nbytes: int
+    ) -> None:
         self._channel = channel
+        self._chunk_nbytes = chunk_nbytes
         self._engine = engine
         self._regions = regions
         self._server = server
@@ -347,7 +353,7 @@ class _Runs:
     def _load(self, frame: dict[str, Any]) -> None:
         started = time.perf_counter()
         try:
-            self._engine.load(self._regions.writable(frame["image"]))
+            self._engine.load_table(self._regions.table(frame["number"], frame["places"], self._chunk_nbytes))
         except Exception as error:
             if isinstance(error, ContractBroken):
                 raise

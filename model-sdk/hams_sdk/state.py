@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from hams_sdk import cuda, tree
+from hams_sdk import chunks, cuda, tree
 from hams_sdk.datatypes import is_tensor, torch_module
 from hams_sdk.errors import StateFault
-from hams_sdk.limits import LAYOUT_DIFFERENCES_MAX
+from hams_sdk.limits import HEADER_STEP_BYTES, LAYOUT_DIFFERENCES_MAX
 from hams_sdk.model import Opaque
 
 ALIGN = 64
@@ -47,11 +47,16 @@ class LayoutEntry:
 
 @dataclass(frozen=True, slots=True)
 class CaptureReport:
-    """What a capture took. `seconds` from the start of the walk to the last byte copied."""
+    """What a capture took. `nbytes` of the image; `seconds` from the start of the walk to the last byte
+    copied; `changed`: the chunks that were written, as (first, how many), None: the image whole; bytes
+    `compared`, and those of them and of the rest that were `copied`."""
 
     nbytes: int
     tensors: int
     seconds: float
+    changed: list[tuple[int, int]] | None = None
+    compared: int = 0
+    copied: int = 0
 
 
 class State:
@@ -83,40 +88,89 @@ class State:
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
         self.estimate_nbytes = sum(_nbytes(leaf) for _, leaf in writer.leaves) + 4096
         self._staging = cuda.Staging()
+        self._density = chunks.Density()
 
     def capture(self, space: Space, after: Any = None) -> CaptureReport:
         """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
         written. Raises StateFault."""
         started = time.perf_counter()
+        head, placed, leaves, total = self._plan()
+        memory = space(total)
+        memory[: len(head)] = head
+        for place in placed:  # the memory was used before: equal states are equal images
+            end = len(head) + place[3] + place[4]
+            memory[end : end + -place[4] % ALIGN] = bytes(-place[4] % ALIGN)
+        self._staging.copy(
+            [
+                (leaf, memory[len(head) + place[3] : len(head) + place[3] + place[4]])
+                for leaf, place in zip(leaves, placed, strict=True)
+                if place[4]
+            ],
+            after,
+        )
+        return CaptureReport(total, len(placed), time.perf_counter() - started, copied=total)
+
+    def capture_changed(self, base: chunks.Table, space: Space, after: Any = None) -> CaptureReport:
+        """As `capture`, but copy only the chunks that differ from `base`, one after another. Raises
+        StateFault."""
+        started = time.perf_counter()
+        head, placed, leaves, total = self._plan()
+        pieces = self._pieces(head, placed, leaves, after)
+        paths = [place[0] for place in placed]
+        differing, compared = chunks.changed(pieces, paths, total, base, self._density)
+        runs = chunks.runs_of(differing)
+        size = base.chunk_nbytes
+        spans = [(first * size, min((first + number) * size, total)) for first, number in runs]
+        copied = sum(end - begin for begin, end in spans)
+        if copied:
+            target = chunks.address_of(space(copied))
+            for begin, end in spans:
+                chunks.copy(pieces, begin, end, target)
+                target += end - begin
+        seconds = time.perf_counter() - started
+        return CaptureReport(total, len(placed), seconds, runs, compared, copied)
+
+    def _plan(self) -> tuple[bytes, list[list[Any]], list[Any], int]:
+        """The head of an image, the leaves' places behind it, the leaves, and the bytes of it all. Raises
+        StateFault."""
         writer = tree.Writer()
         trees = {name: writer.encode(_read(holder), name) for name, holder in self._holders.items()}
-        placed: list[list[Any]] = []
+        placed: list[list[Any]] = [
+            [path, _dtype_name(leaf), list(_shape(leaf)), 0, _nbytes(leaf)] for path, leaf in writer.leaves
+        ]
         at = 0
-        for path, leaf in writer.leaves:
-            nbytes = _nbytes(leaf)
-            placed.append([path, _dtype_name(leaf), list(_shape(leaf)), at, nbytes])
-            at += (nbytes + ALIGN - 1) & ~(ALIGN - 1)
+        # Bytes come last: their size may change, and what lies behind would move with them.
+        for place in sorted(placed, key=lambda place: place[1] == "bytes"):
+            place[3] = at
+            at += (place[4] + ALIGN - 1) & ~(ALIGN - 1)
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
         header = json.dumps(
             {"signature": self.signature, "layout": layout, "trees": trees, "leaves": placed},
             separators=(",", ":"),
         ).encode()
-        start = (_HEAD.size + len(header) + ALIGN - 1) & ~(ALIGN - 1)
-        memory = space(start + at)
-        _HEAD.pack_into(memory, 0, MAGIC, len(header))
-        memory[_HEAD.size : start] = header + bytes(start - _HEAD.size - len(header))
-        for place in placed:  # the memory was used before: equal states are equal images
-            end = start + place[3] + place[4]
-            memory[end : end + -place[4] % ALIGN] = bytes(-place[4] % ALIGN)
-        self._staging.copy(
-            [
-                (leaf, memory[start + place[3] : start + place[3] + place[4]])
-                for (_, leaf), place in zip(writer.leaves, placed, strict=True)
-                if place[4]
-            ],
-            after,
-        )
-        return CaptureReport(start + at, len(placed), time.perf_counter() - started)
+        header += b" " * (-(_HEAD.size + len(header)) % HEADER_STEP_BYTES)
+        head = _HEAD.pack(MAGIC, len(header)) + header
+        return head, placed, [leaf for _, leaf in writer.leaves], len(head) + at
+
+    def _pieces(
+        self, head: bytes, placed: list[list[Any]], leaves: list[Any], after: Any
+    ) -> list[chunks.Piece]:
+        """Where the bytes of the image are now, in their order."""
+        known = np.frombuffer(head, dtype=np.uint8)
+        pieces = [chunks.Piece(0, len(head), int(known.ctypes.data), known)]
+        zeros = np.zeros(ALIGN, dtype=np.uint8)
+        sources = self._staging.sources(leaves, after)
+        for index in sorted(range(len(placed)), key=lambda index: placed[index][3]):
+            if not placed[index][4]:
+                continue
+            begin = len(head) + placed[index][3]
+            end = begin + placed[index][4]
+            address, held = sources[index]
+            pieces.append(chunks.Piece(begin, end, address, held, index))
+            if end % ALIGN:
+                padding = end + -end % ALIGN
+                pieces.append(chunks.Piece(end, padding, int(zeros.ctypes.data), zeros))
+        return pieces
 
     def discard_gradients(self) -> None:
         """Set `.grad` of every tensor, parameter and optimized parameter of the state to None.

@@ -15,7 +15,10 @@ from typing import Any
 from hams_sdk.errors import ContractBroken
 from hams_sdk.limits import FRAME_BYTES_MAX
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""Version of the contract that this SDK speaks."""
+FRAMES = 1
+"""Version of the frames themselves, in their headers."""
 _HEADER = struct.Struct("<IBBH")
 _READ_BYTES = 1 << 16
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -64,7 +67,7 @@ class Channel:
     def send(self, kind: FrameKind, **body: Any) -> None:
         """Send one frame. Raises OSError when the proxy has gone."""
         data = _encode(body).encode()
-        self._socket.sendall(_HEADER.pack(len(data), kind, PROTOCOL, 0) + data)
+        self._socket.sendall(_HEADER.pack(len(data), kind, FRAMES, 0) + data)
 
     def receive(self) -> tuple[FrameKind, dict[str, Any]] | None:
         """The next frame; None when the proxy has closed. Raises ContractBroken, OSError."""
@@ -73,7 +76,7 @@ class Channel:
         while True:
             if len(pending) >= need:
                 length, kind, version, zero = _HEADER.unpack_from(pending)
-                if version != PROTOCOL or zero or length > FRAME_BYTES_MAX:
+                if version != FRAMES or zero or length > FRAME_BYTES_MAX:
                     raise ContractBroken(f"bad frame header: length {length}, kind {kind}, version {version}")
                 need = _HEADER.size + length
                 if len(pending) >= need:

@@ -64,7 +64,6 @@ class CheckpointFolder:
     def write(self, copy: StateCopy, codec: Codec, by: str, keep: int) -> Path:
         """Write one, then remove all but the newest `keep`. Blocks. Raises OSError, NotSendable."""
         encoded = codec.encode(copy)
-        sizes = tuple(len(view) for view in encoded.views)
         head = msgspec.json.encode(
             CheckpointHead(
                 self._graph,
@@ -73,7 +72,7 @@ class CheckpointFolder:
                 copy.version,
                 encoded.code,
                 len(encoded.metadata),
-                sizes,
+                encoded.sizes,
             )
         )
         self.folder.mkdir(parents=True, exist_ok=True)

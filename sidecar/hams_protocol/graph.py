@@ -189,6 +189,7 @@ class Operator:
     checkpoint: Checkpoint | None = None
     feedback: Feedback | None = None
     pod_template: str = "{}"
+    delta: bool = True
 
     @property
     def targets(self) -> tuple[str, ...]:

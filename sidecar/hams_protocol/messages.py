@@ -40,6 +40,21 @@ class Payload(Protocol):
         runs on it (section 3)."""
         ...
 
+    @property
+    def fresh_nbytes(self) -> int:
+        """Of a state: bytes that it does not share with the version before; `nbytes` if it shares none."""
+        ...
+
+    def born_after(self, version: int) -> "Payload | None":
+        """Of a state: its chunks younger than `version`, to be laid over that; None if that would not be less
+        than all of it."""
+        ...
+
+    def laid_over(self, base: "Payload", since: int, version: int) -> "Payload | None":
+        """Of such chunks: the state of `version` that they make of `base`, which is the state of `since`;
+        None if they do not fit it."""
+        ...
+
 
 class Kind(enum.IntEnum):
     """What a token carries. An error is a value that no model runs on: it travels on and becomes the
@@ -207,7 +222,10 @@ class AttemptAck:
 @frozen
 class StateRecord:
     """One version of a stateful operator (protocol.md, 2.5). `state` is None if the version left the state as
-    it was."""
+    it was.
+
+    `since`: the state is what changed after that version, for who holds that; -1: it is whole.
+    """
 
     op: str
     epoch: int
@@ -217,16 +235,21 @@ class StateRecord:
     units: tuple[Consumed, ...]
     chain: str
     state: Payload | None = None
+    since: int = -1
 
 
 @frozen
 class RecordAck:
-    """How far a backup (or joiner) has received and applied the versions of `epoch`; cumulative."""
+    """How far a backup (or joiner) has received and applied the versions of `epoch`; cumulative.
+
+    `differences`: it takes records whose state is what changed (peers of the version before do not).
+    """
 
     op: str
     epoch: int
     received: int
     applied: int
+    differences: bool = False
 
 
 @frozen
@@ -280,7 +303,7 @@ class StateCopy:
     """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs,
     completions.
 
-    `layout`: signature of the state's tensors; "" if unknown.
+    `layout`: signature of the state's tensors; "" if unknown. `since`: as in a record.
     """
 
     op: str
@@ -291,6 +314,7 @@ class StateCopy:
     chain: str
     state: Payload | None = None
     layout: str = ""
+    since: int = -1
 
 
 @frozen

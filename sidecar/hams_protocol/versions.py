@@ -17,12 +17,13 @@ class Version:
     `carried_nbytes`: what its record carries beside the state, outputs and what came on fan-out edges.
     """
 
-    __slots__ = ("carried_nbytes", "changed", "record", "state")
+    __slots__ = ("_difference", "carried_nbytes", "changed", "record", "state")
 
     def __init__(self, record: StateRecord, changed: bool, state: Payload | None) -> None:
         self.record = record
         self.changed = changed
         self.state = state
+        self._difference: StateRecord | None = None
         tokens = [
             token
             for unit in record.units
@@ -38,6 +39,18 @@ class Version:
     def number(self) -> int:
         """The seq of the last unit of its batch."""
         return self.record.version
+
+    @property
+    def difference(self) -> StateRecord:
+        """Its record for who holds the version before: with what changed since, or whole where that would not
+        be less. One and the same for all of them."""
+        record = self.record
+        if record.state is None:
+            return record
+        if self._difference is None:
+            part = record.state.born_after(record.previous)
+            self._difference = record if part is None else replace(record, state=part, since=record.previous)
+        return self._difference
 
 
 class VersionStore:
@@ -117,11 +130,10 @@ class VersionStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all distinct states retained."""
-        states = {
-            id(version.state): version.state.nbytes for version in self.versions if version.state is not None
-        }
-        return sum(states.values())
+        """Bytes of all states retained; what one shares with the one before counts once."""
+        states = {id(version.state): version.state for version in self.versions if version.state is not None}
+        distinct = list(states.values())
+        return sum(state.nbytes if at == 0 else state.fresh_nbytes for at, state in enumerate(distinct))
 
     def clear(self) -> None:
         """Forget everything."""

@@ -17,12 +17,13 @@ import asyncio
 import mmap
 import os
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from hams_sidecar.blocks import Blocks, round_up
+from hams_sidecar.blocks import ALIGN, Blocks, round_up
 
 KEPT_NBYTES_MAX = 64 << 10
 """Slots up to this size are kept at hand when they come free, as the next one is mostly as large."""
@@ -60,17 +61,22 @@ class ArenaStats(NamedTuple):
 
 class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """The memory of one slot. Every memoryview and array on it refers to this object, so its end is the end
-    of the slot's use."""
+    of the slot's use.
 
-    __slots__ = ("arena", "offset", "size")
+    `parts`: slots of their own that lie in it, if it was split or is a span of them: they are held as long as
+    it is, and free their memory themselves.
+    """
+
+    __slots__ = ("arena", "offset", "parts", "size")
 
     arena: "Arena"
     offset: int
     size: int
+    parts: "tuple[Buffer, ...]"
 
     def __del__(self) -> None:
         arena = getattr(self, "arena", None)  # unset in the slices that numpy makes of a slot
-        if arena is not None:
+        if arena is not None and not self.parts:
             arena._released(self.offset, self.size)
 
 
@@ -93,6 +99,11 @@ class Buffer:
         memory: memoryview = self._slot.data
         return memory if len(memory) == self.nbytes else memory[: self.nbytes]
 
+    @property
+    def parts(self) -> "tuple[Buffer, ...]":
+        """What it was split into, and then what was left of it; empty if it was not."""
+        return self._slot.parts
+
     def trim(self, nbytes: int) -> None:
         """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a
         size that will be wanted again. Only for who holds the sole reference, before anyone else gets a
@@ -104,6 +115,26 @@ class Buffer:
             self.arena._released(self.offset + keep, self._slot.size - keep, slots=0)
             self._slot.size = keep
         self.nbytes = nbytes
+
+    def split(self, sizes: Sequence[int]) -> "tuple[Buffer, ...]":
+        """Parts of so many bytes, one after another from its beginning, which outlive it one by one. All but
+        the last begin and end at multiples of 64. Once only."""
+        slot = self._slot
+        if slot.parts:
+            raise ValueError("a buffer is split once")
+        if sum(sizes) > self.nbytes or any(size % ALIGN or not size for size in sizes[:-1]):
+            raise ValueError(f"cannot split {self.nbytes} bytes into {len(sizes)} parts")
+        parts: list[Buffer] = []
+        at = 0
+        for size in sizes:
+            parts.append(self.arena._slot(self.offset + at, size, round_up(max(size, 1))))
+            at += round_up(max(size, 1))
+        rest = slot.size - at
+        if rest > 0:  # given back when the whole is not referred to any more
+            parts.append(self.arena._slot(self.offset + at, rest, rest))
+        slot.parts = tuple(parts)
+        self.arena._slots += len(parts) - 1
+        return slot.parts[: len(sizes)]
 
     def __repr__(self) -> str:
         return f"Buffer({self.offset}+{self.nbytes})"
@@ -165,9 +196,7 @@ class Arena:
         self._slots += 1
         if used + size > self._peak:
             self._peak = used + size
-        slot = _Slot((nbytes,), np.uint8, self._map, offset)
-        slot.arena, slot.offset, slot.size = self, offset, size
-        return Buffer(self, slot, offset, nbytes)
+        return self._slot(offset, nbytes, size)
 
     async def reserve(self, nbytes: int, *, urgent: bool = False) -> Buffer:
         """As `allocate`, but wait, in order, until there is room. Raises ArenaTooSmall."""
@@ -183,6 +212,16 @@ class Arena:
         self._waiters.append((nbytes, urgent, future))
         self._serve_waiters()  # a slot may have been freed before the waiter was listed
         return await future
+
+    def _slot(self, offset: int, nbytes: int, size: int, parts: tuple[Buffer, ...] = ()) -> Buffer:
+        slot = _Slot((nbytes,), np.uint8, self._map, offset)
+        slot.arena, slot.offset, slot.size, slot.parts = self, offset, size, parts
+        return Buffer(self, slot, offset, nbytes)
+
+    def span(self, buffers: tuple[Buffer, ...]) -> memoryview:
+        """Buffers of this arena that lie one after another without a gap, as one view, which holds them."""
+        first, nbytes = buffers[0], sum(buffer.nbytes for buffer in buffers)
+        return first.view if len(buffers) == 1 else self._slot(first.offset, nbytes, nbytes, buffers).view
 
     def locate(self, view: memoryview) -> tuple[Buffer, int] | None:
         """The buffer that `view` is a part of, and where in it; None if its memory is not of this arena. No

@@ -105,7 +105,7 @@ class _OnLoop:
         """See `PayloadFactory.build`."""
         return self._ask(lambda: self._factory.build(tensors, room))
 
-    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], Sequence[memoryview]]:
         """See `PayloadFactory.describe`."""
         return self._factory.describe(payload)
 

@@ -36,6 +36,13 @@ unmap_bytes_min = 64 << 20
 """States from this size on are not kept mapped in the proxy: a process that is killed closes its sockets only
 after unmapping its memory, 12 ms for 100 MB, and that is when others notice."""
 
+chunk_bytes = 64 << 10
+"""What of a state is compared, shared between versions and sent as one: the last chunk of an image may be
+smaller."""
+
+chunks_max = 1 << 20
+"""Chunks of one state; a larger one travels whole."""
+
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""
 

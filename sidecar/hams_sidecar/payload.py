@@ -10,9 +10,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from hams_protocol.messages import Payload
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.blocks import round_up
+from hams_sidecar.chunks import ChunkTable, count, laid_over
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
 from hams_wire.peers.payload import TensorInfo
 
@@ -46,6 +48,21 @@ class TensorPayload:
         """Units whose payloads differ in this never share a batch: names of the tensors present, and the
         shape of one row."""
         return _batch_key(self.tensors)
+
+    @property
+    def fresh_nbytes(self) -> int:
+        """It shares nothing with the version before."""
+        return self.buffer.nbytes
+
+    def born_after(self, version: int) -> Payload | None:
+        """An image that was not cut into chunks travels whole."""
+        return None
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """See `Payload`: its bytes are those of a `chunks.Difference`."""
+        if isinstance(base, TensorPayload) and not base.tensors and count(base.nbytes) <= limits.chunks_max:
+            base = ChunkTable.cut(base.buffer, since)
+        return laid_over(self.buffer, base, version) if isinstance(base, ChunkTable) else None
 
     def find(self, name: str) -> Tensor | None:
         """The tensor of this name, None if it is absent."""

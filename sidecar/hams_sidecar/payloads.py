@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hams_protocol import messages
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
+from hams_sidecar.chunks import ChunkTable, Difference
 from hams_sidecar.datatypes import DATATYPES, fixed_nbytes
 from hams_sidecar.payload import TensorPayload
 from hams_wire.peers.errors import NoRoom
@@ -40,10 +41,12 @@ class ArenaFactory:
             known = self._tensors[tensors] = tensors
         return TensorPayload(known, room)
 
-    def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+    def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], Sequence[memoryview]]:
         """Descriptors and bytes in place."""
+        if isinstance(payload, ChunkTable | Difference):
+            return (), payload.views() or (memoryview(b""),)
         assert isinstance(payload, TensorPayload), f"not a payload of the sidecar: {payload!r}"
-        return payload.tensors, payload.buffer.view
+        return payload.tensors, (payload.buffer.view,)
 
     def sent(self, view: memoryview) -> None:
         """What is part of a large state is unmapped."""

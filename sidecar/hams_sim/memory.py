@@ -12,12 +12,25 @@ from hams_protocol.graph import Graph
 from hams_protocol.topology import Topology
 from hams_sim import limits
 from hams_sim.errors import Broken
-from hams_sim.payload import SimPayload, SimState
+from hams_sim.payload import SimDifference, SimPayload, SimState
 
 if TYPE_CHECKING:
     from hams_sim.world import World
 
-LEAVES = (str, bytes, int, float, bool, type(None), type, Graph, Topology, SimPayload, SimState)
+LEAVES = (
+    str,
+    bytes,
+    int,
+    float,
+    bool,
+    type(None),
+    type,
+    Graph,
+    Topology,
+    SimPayload,
+    SimState,
+    SimDifference,
+)
 EXPECTED = frozenset(("expired",))
 """Bounded by limits of their own that a history does not reach: hashes of expired keys."""
 

@@ -72,8 +72,10 @@ class SimModel:
     """
 
     __slots__ = (
+        "_base",
         "_batch",
         "_capturing",
+        "_continues",
         "_enter",
         "_loading",
         "_reckless",
@@ -108,6 +110,8 @@ class SimModel:
         self._enter = False
         self._reckless: set[int] = set()
         self._capturing = 0
+        self._base: SimState | None = None
+        self._continues = False
         self._updating = False
         self._loading = False
         self._waiting: list[tuple[Callable[..., None], tuple[object, ...]]] = []
@@ -150,7 +154,7 @@ class SimModel:
     def _ready(self) -> None:
         self.up = True
         if self.operator.stateful:
-            self.state = self._safe = SimState(None, (), self.rng.getrandbits(60))
+            self.state = self._safe = self._base = SimState(None, (), self.rng.getrandbits(60))
         self._say(ModelReady(self.operator.name, self.state))
 
     # -- running ---------------------------------------------------------------------------------------------
@@ -313,17 +317,22 @@ class SimModel:
             return
         assert self.state is not None
         self._capturing += 1
-        self._after(self._time(self.behaviour.capture_s), self._captured, version, self.state)
+        self._continues = not self._loading
+        captured = self.state.captured(version, self._base)
+        self._after(self._time(self.behaviour.capture_s), self._captured, version, self.state, captured)
 
-    def _captured(self, version: int, state: SimState) -> None:
+    def _captured(self, version: int, state: SimState, captured: SimState) -> None:
         self._capturing -= 1
         self._safe = state
-        self._say(Captured(version, state))
+        if self._continues:
+            self._base = captured
+        self._say(Captured(version, captured))
 
     def load(self, token: int, state: SimState) -> None:
         """Take over a state; `token` 0 is a joiner's first, which warms the model."""
         if not self.up:
             return
+        self._base, self._continues = None, False
         if self._batch >= 0 or self._loading:
             self._waiting.append((self.load, (token, state)))
             return
@@ -336,7 +345,7 @@ class SimModel:
         self._after(load_s, self._loaded, token, state)
 
     def _loaded(self, token: int, state: SimState) -> None:
-        self.state = self._safe = state
+        self.state = self._safe = self._base = state
         if self.incomplete:
             self.incomplete = False
             self.world.calm.hurt(self.node.id, 0.0)

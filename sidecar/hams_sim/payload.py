@@ -4,9 +4,15 @@ A value carries the operator, the unit and a nonce drawn fresh at every executio
 is seen. A state is the persistent list of everything that ever updated it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from hams_protocol.ids import UnitId
+from hams_protocol.messages import Payload
+from hams_sim.errors import Broken
+
+CELLS = 4
+"""Chunks of a simulated state; an update writes one or two of them."""
+CELL_NBYTES = 64
 
 
 class SimPayload:
@@ -41,6 +47,19 @@ class SimPayload:
         cannot."""
         return "it is none" if self.unreadable is not None and self.unreadable() else ""
 
+    @property
+    def fresh_nbytes(self) -> int:
+        """It is no state."""
+        return self.nbytes
+
+    def born_after(self, version: int) -> Payload | None:
+        """It is no state."""
+        return None
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """It is no state."""
+        return None
+
     def ancestry(self) -> Iterator["SimPayload"]:
         """This value and everything it was computed from, each once."""
         seen = {id(self)}
@@ -55,19 +74,38 @@ class SimPayload:
 
 
 class SimState:
-    """The state of a stateful model: everything that updated it, newest first, as a persistent list."""
+    """The state of a stateful model: everything that updated it, newest first, as a persistent list.
 
-    __slots__ = ("batch_key", "before", "depth", "digest", "entries", "nbytes", "rows")
+    `cells` are its chunks: what each holds, and `births` the versions in which they were captured first.
+    """
+
+    __slots__ = (
+        "batch_key",
+        "before",
+        "births",
+        "cells",
+        "depth",
+        "digest",
+        "entries",
+        "fresh_nbytes",
+        "nbytes",
+        "rows",
+    )
     defect = ""
 
     def __init__(
         self, before: "SimState | None", entries: tuple[tuple[UnitId, int], ...], digest: int
     ) -> None:
+        self.cells: list[int] = [digest] * CELLS if before is None else list(before.cells)
+        self.cells[digest % CELLS] = digest
+        self.cells[digest // CELLS % CELLS] = digest
+        self.births = [0] * CELLS
+        self.fresh_nbytes = CELLS * CELL_NBYTES
         self.before = before
         self.entries = entries
         self.digest = digest
         self.depth: int = (before.depth if before is not None else 0) + len(entries)
-        self.nbytes = 256
+        self.nbytes = CELLS * CELL_NBYTES
         self.rows = 0
         self.batch_key = ""
 
@@ -80,3 +118,60 @@ class SimState:
             state = state.before
         units.reverse()
         return units
+
+    def captured(self, version: int, base: "SimState | None") -> "SimState":
+        """This state as the capture of `version`: cells that are as in `base` were born there."""
+        if base is None:
+            return self._born([version] * CELLS)
+        pairs = zip(self.cells, base.cells, base.births, strict=True)
+        return self._born([born if mine == theirs else version for mine, theirs, born in pairs])
+
+    def _born(self, births: list[int]) -> "SimState":
+        state = SimState(self.before, self.entries, self.digest)
+        state.cells, state.births = self.cells, births
+        state.fresh_nbytes = births.count(max(births)) * CELL_NBYTES
+        return state
+
+    def born_after(self, version: int) -> Payload | None:
+        """See `Payload`."""
+        young = {at: self.cells[at] for at, born in enumerate(self.births) if born > version}
+        return None if len(young) == CELLS else SimDifference(self, young)
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """It is whole."""
+        return None
+
+    def completed(self, young: Mapping[int, int], base: "SimState", version: int) -> "SimState":
+        """What these cells of this state, laid over `base`, make. Raises Broken if that is another state."""
+        cells = [young.get(at, cell) for at, cell in enumerate(base.cells)]
+        if cells != self.cells:
+            raise Broken("I1", f"version {version} is made of a wrong base: {cells}, not {self.cells}")
+        births = [version if at in young else born for at, born in enumerate(base.births)]
+        return self._born(births)
+
+
+class SimDifference:
+    """The cells of a state that are younger than a version, on their way to who holds that."""
+
+    __slots__ = ("_state", "_young", "batch_key", "nbytes", "rows")
+    defect = ""
+
+    def __init__(self, state: SimState, young: Mapping[int, int]) -> None:
+        self._state = state
+        self._young = young
+        self.nbytes = len(young) * CELL_NBYTES
+        self.rows = 0
+        self.batch_key = ""
+
+    @property
+    def fresh_nbytes(self) -> int:
+        """All that travels."""
+        return self.nbytes
+
+    def born_after(self, version: int) -> Payload | None:
+        """It is a difference already."""
+        return None
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """See `Payload`."""
+        return self._state.completed(self._young, base, version) if isinstance(base, SimState) else None

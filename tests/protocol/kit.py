@@ -53,13 +53,25 @@ R0, R1, R2, R3 = (RequestId(0, n) for n in range(4))
 
 @dataclass(frozen=True)
 class P:
-    """A payload, or a state: a label and a size."""
+    """A payload, or a state: a label and a size. `young`: of a state, the versions after which it can tell
+    what changed."""
 
     label: str = "x"
     nbytes: int = 10
     rows: int = 1
     batch_key: str = ""
     defect: str = ""
+    young: tuple[int, ...] = ()
+
+    @property
+    def fresh_nbytes(self) -> int:
+        return self.nbytes
+
+    def born_after(self, version: int) -> "P | None":
+        return P(f"{self.label} after {version}", 1) if version in self.young else None
+
+    def laid_over(self, base: "P", since: int, version: int) -> "P | None":
+        return P(f"{self.label} on {base.label}") if self.label.endswith(f"after {since}") else None
 
 
 def op(

@@ -317,13 +317,13 @@ def test_a_keeper_takes_the_copy_of_the_present_primary_alone(keeper):
     keeper.get("q-2", copy_of(epoch=1))
     assert not of(keeper.all, RecordAck)
     keeper.get("q-2", copy_of())
-    assert of(keeper.all, RecordAck, to="q-2") == [RecordAck("q", 2, 0, 0)]
+    assert of(keeper.all, RecordAck, to="q-2") == [RecordAck("q", 2, 0, 0, True)]
 
 
 def test_a_keeper_applies_records_and_answers_managers_once_it_is_named(keeper):
     keeper.get("q-2", copy_of())
     keeper.get("q-2", StateRecord("q", 2, 1, 0, (), (), "c1", P("state 1")))
-    assert of(keeper.all, RecordAck)[-1] == RecordAck("q", 2, 1, 1)
+    assert of(keeper.all, RecordAck)[-1] == RecordAck("q", 2, 1, 1, True)
     keeper.get("m-1", Freeze(1, 3, "q", 2))
     assert of(keeper.all, FreezeAnswer)[-1].applied is None
     keeper.learn(topo(4, replace(ALONE, keepers=(name_of(keeper),))))
@@ -340,10 +340,10 @@ def test_a_keeper_that_is_the_primary_upstream_applies_what_waits_for_its_own_ve
     rig.token("F-1", value("F", R0, "0/0"))
     rig.run()
     rig.get("q-2", StateRecord("q", 2, 1, 0, (Dep("p", 1, 1),), (), "c1", P("state 1")))
-    assert of(rig.all, RecordAck, to="q-2")[-1] == RecordAck("q", 2, 1, 0), "its own version is pending"
+    assert of(rig.all, RecordAck, to="q-2")[-1] == RecordAck("q", 2, 1, 0, True), "its own version is pending"
     effects = rig.get("p-2", RecordAck("p", 1, 1, 1))
     assert of(effects, NoteDurable)
-    assert of(effects, RecordAck, to="q-2") == [RecordAck("q", 2, 1, 1)], "nobody else tells it"
+    assert of(effects, RecordAck, to="q-2") == [RecordAck("q", 2, 1, 1, True)], "nobody else tells it"
 
 
 def test_a_frozen_keeper_takes_no_record_until_a_later_topology_is_known(keeper):
@@ -357,7 +357,7 @@ def test_a_frozen_keeper_takes_no_record_until_a_later_topology_is_known(keeper)
     assert not of(keeper.all, RecordAck)
     keeper.learn(topo(5, mine))
     keeper.get("q-2", record)
-    assert of(keeper.all, RecordAck)[-1] == RecordAck("q", 2, 1, 1)
+    assert of(keeper.all, RecordAck)[-1] == RecordAck("q", 2, 1, 1, True)
 
 
 def test_a_keeper_goes_back_to_the_end_before_it_goes_on(keeper):
@@ -368,7 +368,7 @@ def test_a_keeper_goes_back_to_the_end_before_it_goes_on(keeper):
     keeper.get("q-2", StateRecord("q", 2, 1, 0, (), units, "c1", P("state 1")))
     ended = replace(ALONE, epoch=3, primary="q-3", keepers=mine, ends=((1, 0), (2, 0)))
     keeper.learn(topo(5, ended, revoked=("q-2",)))
-    assert of(keeper.all, RecordAck, to="q-3") == [RecordAck("q", 3, 0, 0)]
+    assert of(keeper.all, RecordAck, to="q-3") == [RecordAck("q", 3, 0, 0, True)]
     keeper.get("q-4", AskCopy("q", 3, -1, 5))
     keeper.get("q-3", AskCopy("q", 2, -1, 5))
     assert not of(keeper.all, StateCopy)
@@ -398,7 +398,7 @@ def test_a_keeper_gives_the_state_to_the_fresh_primary_and_keeps_it_in_that_epoc
     keeper.learn(topo(4, replace(ALONE, keepers=mine)))
     ended = replace(ALONE, epoch=3, primary="q-3", keepers=mine, ends=((1, 0), (2, 1)))
     keeper.learn(topo(5, ended, revoked=("q-2",)))
-    assert of(keeper.all, RecordAck, to="q-3") == [RecordAck("q", 3, 1, 1)]
+    assert of(keeper.all, RecordAck, to="q-3") == [RecordAck("q", 3, 1, 1, True)]
     keeper.get("q-3", AskCopy("q", 3, -1, 5))
     (copy,) = of(keeper.all, StateCopy, to="q-3")
     assert (copy.epoch, copy.version, copy.state, len(copy.units)) == (3, 1, P("state 1"), 1)

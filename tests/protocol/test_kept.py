@@ -156,7 +156,7 @@ def test_it_may_go_on_as_a_backup_in_sync():
     stopped(rig, REVOKED)
     fresh = back(rig, REVOKED)
     effects = fresh.learn(topo(3, P1, rset("q", "q-8", "q-9", epoch=2, ends=((1, 1),)), revoked=("q-1",)))
-    assert of(effects, RecordAck, "q-8") == [RecordAck("q", 2, 1, 1)]
+    assert of(effects, RecordAck, "q-8") == [RecordAck("q", 2, 1, 1, True)]
 
 
 def test_a_kept_state_is_dropped_when_another_goes_on_and_so_is_who_came_for_its_sake():

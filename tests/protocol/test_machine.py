@@ -81,7 +81,7 @@ def test_a_tainted_primary_goes_back_to_its_record_of_the_end_as_a_backup_in_syn
     executed(rig, R0._replace(n=1), dep("p", 1, 10))
     after = at(2, "q-1", primary="q-2", epoch=2, ends=((1, 1),), p=rset("p", "p-2", epoch=2, ends=((1, 9),)))
     effects = rig.learn(after)
-    assert of(effects, RecordAck, "q-2") == [RecordAck("q", 2, 1, 1)]
+    assert of(effects, RecordAck, "q-2") == [RecordAck("q", 2, 1, 1, True)]
     assert rig.machine.role == "backup"
 
 

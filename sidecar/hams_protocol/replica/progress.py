@@ -21,7 +21,7 @@ class Progress:
     told from a dead one by a refused connection, only by its lease, or by its taking too long. `named_in`:
     the generation that named it; what it said before is of no use. `leaves_at`: it has asked to be let go,
     and this is how long it is kept for. `keeper`: an instance of another operator, which the leader has
-    called by itself.
+    called by itself. `differences`: it takes records with what changed.
 
     `progress_at`: since when it has received nothing of what it owes. `silent_since`: the same, but short
     delays of the leader itself do not move it. `watermark`: the one it was told last. `gap_at`: where it said
@@ -37,6 +37,7 @@ class Progress:
         "copied_by",
         "copied_nbytes",
         "copying",
+        "differences",
         "down_since",
         "gap_at",
         "heard",
@@ -66,6 +67,7 @@ class Progress:
         self.asked_at = self.copied_by = -FOREVER
         self.copied = self.sent = self.received = self.applied = self.watermark = self.gap_at = -1
         self.copied_nbytes = 0
+        self.differences = False
         self.progress_at = self.sent_at = self.silent_since = self.named_at = now
         self.named_in = generation
         self.leaves_at = self.down_since = FOREVER

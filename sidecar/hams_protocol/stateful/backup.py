@@ -6,6 +6,7 @@ twice: their receipt, and their apply; only the second makes a version durable.
 """
 
 from collections import deque
+from dataclasses import replace
 from typing import Protocol
 
 from hams_protocol import limits
@@ -20,6 +21,7 @@ from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
     AskApplied,
     Message,
+    Payload,
     RecordAck,
     StateCopy,
     StateRecord,
@@ -131,11 +133,14 @@ class Backup(Role):
         if copy.state is not None and copy.state.defect:
             m.refuse_state(copy.state.defect)
             return
+        state = self._whole(copy)
+        if state is None and copy.state is not None:
+            return
         m.layout = copy.layout
         self._held.clear()
         self._waiting_since = FOREVER
-        record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)
-        m.store.start(record, copy.state)
+        record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, state)
+        m.store.start(record, state)
         m.lineage.clear()
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
@@ -192,15 +197,47 @@ class Backup(Role):
         if record.version <= self.received:
             self._acknowledge(again=True)
             return
-        self._held.append(record)
+        if not self._hold(record):
+            return
         self.following.got_on()
         self._adopt_early()
         self.apply()
         self._acknowledge()
 
+    def _hold(self, record: StateRecord) -> bool:
+        """Whether its state is here, whole: one that is a difference from what is not held is not received,
+        and not acknowledged."""
+        if record.since >= 0 and record.state is not None:
+            state = self._whole(record)
+            if state is None:
+                return False
+            record = replace(record, state=state, since=-1)
+        self._held.append(record)
+        return True
+
+    def _whole(self, carrier: StateRecord | StateCopy) -> Payload | None:
+        """The state of a record or a copy, what it does not carry being taken from the version that it is a
+        difference from; None if that is not held, or does not fit."""
+        if carrier.state is None or carrier.since < 0:
+            return carrier.state
+        base = self._state_of(carrier.since)
+        return None if base is None else carrier.state.laid_over(base, carrier.since, carrier.version)
+
+    def _state_of(self, number: int) -> Payload | None:
+        """The state of this very version, received or applied."""
+        state, found = None, False
+        for version in self._m.store.versions:
+            if version.number <= number:
+                state, found = version.state, version.number == number
+        for record in self._held:
+            if record.version <= number:
+                state, found = (state if record.state is None else record.state), record.version == number
+        return state if found else None
+
     def _adopt_early(self) -> None:
         while (record := self._early.pop(self.received, None)) is not None:
-            self._held.append(record)
+            if not self._hold(record):
+                break
         self._early = {
             previous: record for previous, record in self._early.items() if previous > self.received
         }
@@ -242,7 +279,7 @@ class Backup(Role):
         if leader is None or self.applied < 0 or (said == self._said and not again):
             return
         self._said = said
-        self._ctx.send(leader, RecordAck(self._m.operator.name, self._epoch, *said))
+        self._ctx.send(leader, RecordAck(self._m.operator.name, self._epoch, *said, differences=True))
 
     # -- epochs ----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from hams_protocol.messages import (
     Durable,
     Leave,
     Message,
+    Payload,
     RecordAck,
     StateCopy,
     StateRecord,
@@ -148,11 +149,12 @@ class Durability(Leader):
             return
         flying = self.flying_nbytes(follower)
         for version in self._m.store.after(follower.sent):
-            if version.number > ready or (flying and flying + size_of(version) > limits.flight_bytes_max):
+            record = version.difference if self._sends_differences(follower) else version.record
+            nbytes = version.carried_nbytes + (0 if record.state is None else record.state.nbytes)
+            if version.number > ready or (flying and flying + nbytes > limits.flight_bytes_max):
                 break
-            flying += size_of(version)
+            flying += nbytes
             if version.record.epoch == self.epoch:
-                record = version.record
                 self._ctx.send(follower.instance, record if follower.in_sync else self._bare(record))
             follower.is_sent(version.number, self._ctx.now)
 
@@ -161,8 +163,9 @@ class Durability(Leader):
         if not follower.owes:
             return 0
         has = max(follower.received, follower.copied)
+        fresh = self._sends_differences(follower)
         nbytes = sum(
-            size_of(version) for version in self._m.store.after(has) if version.number <= follower.sent
+            size_of(version, fresh) for version in self._m.store.after(has) if version.number <= follower.sent
         )
         return nbytes + (follower.copied_nbytes if follower.received < follower.copied else 0)
 
@@ -180,6 +183,8 @@ class Durability(Leader):
         if number < self.base or version is None or version.state is None:
             follower.copying = follower.asked = True
             return
+        changed = self._changed_for(follower, version.state)
+        state, since = (version.state, -1) if changed is None else (changed, follower.received)
         units = bare(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(
@@ -189,12 +194,22 @@ class Durability(Leader):
             units,
             known,
             version.record.chain,
-            version.state,
+            state,
             m.layout,
+            since,
         )
-        follower.is_sent_copy(version.number, version.carried_nbytes + version.state.nbytes, self._ctx.now)
+        follower.is_sent_copy(version.number, version.carried_nbytes + state.nbytes, self._ctx.now)
         self._ctx.send(follower.instance, copy)
         self.send_to(follower)
+
+    def _changed_for(self, follower: Progress, state: Payload) -> Payload | None:
+        """What changed of a state since what a joiner holds already; None: it is sent whole."""
+        if follower.received < 0 or not self._sends_differences(follower):
+            return None
+        return state.born_after(follower.received)
+
+    def _sends_differences(self, follower: Progress) -> bool:
+        return follower.differences and self._m.operator.delta
 
     def _ask_applied(self) -> None:
         """The acknowledgement of an apply may be lost."""
@@ -312,6 +327,9 @@ class Durability(Leader):
     def _record_ack(self, sender: InstanceId, ack: RecordAck) -> None:
         if ack.epoch != self.epoch:
             return
+        known = self.followers.all.get(sender)
+        if known is not None:
+            known.differences = ack.differences
         follower = self.acknowledged(sender, ack.received, ack.applied)
         if follower is not None:
             self.send_to(follower)
@@ -451,6 +469,9 @@ class Durability(Leader):
             ask_durable(self._ctx, self._m.knowledge, self.name, deps)
 
 
-def size_of(version: Version) -> int:
-    """Bytes that travel with a version's record."""
-    return version.carried_nbytes + (version.record.state.nbytes if version.record.state is not None else 0)
+def size_of(version: Version, fresh: bool = False) -> int:
+    """Bytes that travel with a version's record; `fresh`: to who is sent only what changed."""
+    state = version.record.state
+    if state is None:
+        return version.carried_nbytes
+    return version.carried_nbytes + (state.fresh_nbytes if fresh else state.nbytes)

@@ -12,7 +12,12 @@ import msgspec
 
 from hams_sidecar.model.limits import FRAME_BYTES_MAX
 
-PROTOCOL = 1
+FRAMES = 1
+"""Version of the frames, in their headers."""
+PROTOCOL = 2
+"""Version of the contract that this proxy speaks."""
+PROTOCOL_OLDEST = 1
+"""The oldest that it still speaks: models of it know nothing of chunks."""
 HEADER = struct.Struct("<IBBH")
 
 Place = tuple[int, int, int]
@@ -96,12 +101,15 @@ class Failed(FromModel, frozen=True):
 
 
 class CaptureDone(FromModel, frozen=True):
-    """The state lies in the space granted, `nbytes` long."""
+    """The state, an image of `nbytes`, is captured. `changed`: only these chunks lie in the space granted,
+    one after another, as (first, how many); None: the image whole. `compared`: bytes."""
 
     version: int
     nbytes: int
     tensors: int = 0
     seconds: float = 0.0
+    changed: list[tuple[int, int]] | None = None
+    compared: int = 0
 
 
 class CaptureFailed(FromModel, frozen=True):
@@ -158,7 +166,7 @@ Body = TypeVar("Body")
 def encode(kind: int, body: dict[str, Body]) -> bytes:
     """A frame to the model process."""
     data = _encoder.encode(body)
-    return HEADER.pack(len(data), kind, PROTOCOL, 0) + data
+    return HEADER.pack(len(data), kind, FRAMES, 0) + data
 
 
 class FrameReader:
@@ -174,7 +182,7 @@ class FrameReader:
         at = 0
         while len(pending) - at >= HEADER.size:
             length, kind, version, zero = HEADER.unpack_from(pending, at)
-            if version != PROTOCOL or zero or length > FRAME_BYTES_MAX or kind not in _DECODERS:
+            if version != FRAMES or zero or length > FRAME_BYTES_MAX or kind not in _DECODERS:
                 raise BadModelFrame(f"bad frame header: length {length}, kind {kind}, version {version}")
             end = at + HEADER.size + length
             if len(pending) < end:

@@ -37,6 +37,7 @@ from hams_protocol.events import (
     UpdateWanted,
 )
 from hams_protocol.graph import FEEDBACK, FRONTEND, Graph
+from hams_protocol.messages import Payload
 from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
@@ -44,6 +45,7 @@ from hams_sidecar.datatypes import fixed_nbytes
 from hams_sidecar.model import frames, limits
 from hams_sidecar.model.declared import Declared, UnitInputs
 from hams_sidecar.model.frames import FromModel, Place
+from hams_sidecar.model.images import CaptureCounts, Images
 from hams_sidecar.model.session import BatchInModel, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Tensor, TensorPayload
@@ -56,19 +58,19 @@ ModelEffect: TypeAlias = (
 )
 ModelEvent: TypeAlias = ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded
 
-INITIAL_VERSION = 0
-
 PRELOAD = 0
 """Token of a load that nothing waits for."""
 
 
 class LinkStats(NamedTuple):
-    """For metrics: what the last capture and load took, and how long the present run has been going."""
+    """For metrics: what the last capture and load took, how long the present run has been going, and what all
+    captures came to."""
 
     capture_s: float
     capture_nbytes: int
     load_s: float
     busy_s: float
+    captured: CaptureCounts
 
 
 class ModelLink:
@@ -105,8 +107,8 @@ class ModelLink:
             self, run_s_max=run_s_max, pong_wait_s=pong_wait_s, ping_interval_s=ping_interval_s
         )
         self._variable_row_nbytes = 0.0
-        self._image_nbytes = 0
-        self._capture_s = self._load_s = 0.0
+        delta = self._stateful and self.declared.operator.delta
+        self._images = Images(states, self._regions, self._sessions, self._captured, delta, emit)
 
     async def listen(self, path: Path, mode: int = 0o600) -> None:
         """Create the socket and take model processes. Raises OSError."""
@@ -132,7 +134,8 @@ class ModelLink:
         session = self._sessions.current
         since = None if session is None else session.running_since
         busy_s = 0.0 if since is None else asyncio.get_running_loop().time() - since
-        return LinkStats(self._capture_s, self._image_nbytes, self._load_s, busy_s)
+        images = self._images
+        return LinkStats(images.capture_s, images.image_nbytes, images.load_s, busy_s, images.counts)
 
     def perform(self, effect: ModelEffect) -> None:
         """Do what the core says. Without a model that the core was told of (ModelReady) nothing is done:
@@ -150,13 +153,11 @@ class ModelLink:
             case AbandonBatch():
                 self._abandon(session, effect)
             case Capture():
-                session.captures.append(effect.version)
-                if len(session.captures) == 1:
-                    self._capture(session)
+                self._images.capture(session, effect.version)
             case LoadState():
-                self._load(session, effect)
+                self._images.load(session, effect)
             case PreloadState():
-                self._load(session, LoadState(PRELOAD, effect.state))
+                self._images.load(session, LoadState(PRELOAD, effect.state))
 
     # Batches
 
@@ -275,68 +276,12 @@ class ModelLink:
         """The model is free of its batch."""
         session.batch = None
         session.running_since = None
-        for effect, buffer in list(session.loads)[session.loads_sent :]:
-            self._send_load(session, effect, buffer)
+        self._images.send_loads(session)
 
     def _fail(self, session: Session, batch: BatchInModel, message: str) -> None:
         if self._sessions.current is session and session.batch is batch:
             self._finished(session)
             asyncio.get_running_loop().call_soon(self._emit, BatchFailed(batch.number, message, False))
-
-    # States
-
-    def _capture(self, session: Session) -> None:
-        """Have the first waiting version captured."""
-        ready = session.ready
-        assert ready is not None
-        nbytes = max(self._image_nbytes, ready.estimate_nbytes) + limits.STATE_SLACK_BYTES
-        try:
-            self._send_capture(session, self._states.allocate(nbytes, urgent=True))
-        except (ArenaFull, ArenaTooSmall) as error:
-            session.later(
-                self._capture_when_there_is_room(session, 0 if isinstance(error, ArenaTooSmall) else nbytes)
-            )
-
-    async def _capture_when_there_is_room(self, session: Session, nbytes: int) -> None:
-        buffer = await self._states.reserve(
-            nbytes, urgent=True
-        )  # 0: the slack does not fit; the model asks for what it needs
-        if self._sessions.current is session:
-            self._send_capture(session, buffer)
-
-    def _send_capture(self, session: Session, buffer: Buffer) -> None:
-        assert session.capture is not None
-        session.image = buffer
-        session.capture.send(frames.CAPTURE, {"version": session.captures[0], "space": self._place(buffer)})
-
-    def _load(self, session: Session, effect: LoadState) -> None:
-        if not isinstance(effect.state, TensorPayload):
-            raise TypeError(
-                f"state: expected hams_sidecar.payload.TensorPayload, got {type(effect.state).__name__}"
-            )
-        buffer = effect.state.buffer
-        if buffer.arena not in self._regions:
-            session.later(self._load_when_there_is_room(session, effect, buffer))
-            return
-        session.loads.append((effect, buffer))
-        if session.batch is None:
-            self._send_load(session, effect, buffer)
-
-    async def _load_when_there_is_room(self, session: Session, effect: LoadState, foreign: Buffer) -> None:
-        try:
-            buffer = await self._states.reserve(foreign.nbytes, urgent=True)
-        except ArenaTooSmall as error:
-            self._emit(Loaded(effect.token, f"the state is too large: {error}"))
-            return
-        buffer.view[:] = foreign.view
-        if self._sessions.current is session:
-            session.loads.append((effect, buffer))
-            if session.batch is None:
-                self._send_load(session, effect, buffer)
-
-    def _send_load(self, session: Session, effect: LoadState, buffer: Buffer) -> None:
-        session.loads_sent += 1
-        session.run.send(frames.LOAD, {"token": effect.token, "image": self._place(buffer)})
 
     # Frames of the model
 
@@ -360,13 +305,10 @@ class ModelLink:
                 session.batch.asking = True  # one question at a time: each waits for room
                 session.later(self._grant_outputs(session, session.batch, frame))
             case frames.LoadDone() if session.loads and session.loads[0][0].token == frame.token:
-                session.loads.popleft()
-                session.loads_sent -= 1
-                self._load_s = frame.seconds
+                self._images.loaded(session, frame.seconds)
                 self._emit(Loaded(frame.token))
             case frames.LoadRefused() if session.loads and session.loads[0][0].token == frame.token:
-                session.loads.popleft()
-                session.loads_sent -= 1
+                self._images.not_loaded(session)
                 self._emit(Loaded(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:
                 session.ready = frame
@@ -445,45 +387,22 @@ class ModelLink:
         return {
             "operator": self.declared.setup(),
             "regions": [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions],
+            "protocol": frames.PROTOCOL,
+            "chunk_bytes": sidecar_limits.chunk_bytes,
         }
 
     def on_complete(self, session: Session) -> None:
         """`Owner`: version 0 is captured, then the core is told."""
         assert session.ready is not None
-        self._image_nbytes = 0
         if self._stateful:
-            session.captures.append(INITIAL_VERSION)
-            self._capture(session)
+            self._images.capture_initial(session)
         else:
             session.serving = True
             self._emit(ModelReady(session.ready.signature, None))
 
     def on_capture(self, session: Session, frame: FromModel) -> None:
         """`Owner`: a frame on the `capture` connection."""
-        image = session.image
-        match frame:
-            case frames.CaptureDone() if (
-                image is not None
-                and frame.version == session.captures[0]
-                and 0 <= frame.nbytes <= image.nbytes
-            ):
-                session.captures.popleft()
-                session.image = None
-                self._image_nbytes, self._capture_s = frame.nbytes, frame.seconds
-                image.trim(frame.nbytes)
-                self._captured(session, frame.version, TensorPayload((), image))
-            case frames.CaptureFailed() if image is not None and frame.version == session.captures[0]:
-                self._sessions.end(
-                    session,
-                    f"the state cannot be captured: {frame.message[: limits.MESSAGE_CHARS_MAX]}",
-                    kill=True,
-                )
-            case frames.WantSpace() if (
-                image is not None and frame.id == session.captures[0] and len(frame.sizes) == 1
-            ):
-                session.later(self._grant_image(session, frame.sizes[0]))
-            case _:
-                self._sessions.broken(session, f"unexpected {type(frame).__name__}")
+        self._images.on_frame(session, frame)
 
     def on_end(self, reason: str, told: bool) -> None:
         """`Owner`: the model is gone."""
@@ -491,9 +410,7 @@ class ModelLink:
         if told:
             self._emit(ModelDied(reason))
 
-    def _captured(self, session: Session, version: int, state: TensorPayload) -> None:
-        if session.captures:
-            self._capture(session)
+    def _captured(self, session: Session, version: int, state: Payload) -> None:
         if session.serving:
             self._emit(Captured(version, state))
         else:
@@ -535,17 +452,6 @@ class ModelLink:
         batch.asking = False
         session.running_since = asyncio.get_running_loop().time()
         session.run.send(frames.GRANT, {"spaces": [self._place(buffer) for buffer in granted]})
-
-    async def _grant_image(self, session: Session, nbytes: int) -> None:
-        assert session.capture is not None
-        session.image = None  # so that the space granted before can be part of the new one
-        try:
-            buffer = await self._states.reserve(max(nbytes, 0) + limits.STATE_SLACK_BYTES, urgent=True)
-        except ArenaTooSmall as error:
-            self._sessions.end(session, f"the state cannot be captured: {error}", kill=True)
-            return
-        session.image = buffer
-        session.capture.send(frames.GRANT, {"spaces": [self._place(buffer)]})
 
     def _place(self, buffer: Buffer) -> Place:
         return (self._regions.index(buffer.arena), buffer.offset, buffer.nbytes)

@@ -4,13 +4,25 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Coroutine
+from typing import NamedTuple, TypeAlias
 
 from hams_protocol.effects import BatchUnit, LoadState
 from hams_sidecar.arena import Buffer
+from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.declared import UnitInputs
 from hams_sidecar.model.frames import Ready
 from hams_sidecar.model.process import ModelProcess
+
+Image: TypeAlias = Buffer | ChunkTable
+"""A state in the memory that the model maps."""
+
+
+class Base(NamedTuple):
+    """A table that the model knows by `number`: what its state was when that was captured or loaded."""
+
+    number: int
+    table: ChunkTable
 
 
 class BatchInModel:
@@ -37,9 +49,11 @@ class BatchInModel:
 
 
 class Session:
-    """One model process. `serving`: the core has been told that it is ready."""
+    """One model process. `serving`: the core has been told that it is ready. `protocol`: the version of the
+    contract that it speaks."""
 
-    def __init__(self, run: ModelChannel, process: ModelProcess) -> None:
+    def __init__(self, run: ModelChannel, process: ModelProcess, protocol: int) -> None:
+        self.protocol = protocol
         self.token = secrets.token_hex(16)
         self.process = process
         self.run = run
@@ -54,7 +68,17 @@ class Session:
         """Versions to capture; the first one is in the model."""
         self.image: Buffer | None = None
         """Memory granted to the capture under way."""
-        self.loads: deque[tuple[LoadState, Buffer]] = deque()
+        self.base: Base | None = None
+        """What the next capture is compared with."""
+        self.compared: Base | None = None
+        """What the capture under way is compared with; its memory is held until that is over."""
+        self.tables = 0
+        """Images that the model was told of, captured or to be loaded: the number of the newest."""
+        self.capturing = self.loaded = 0
+        """Numbers of the capture under way, and of the newest load."""
+        self.continues = False
+        """No load was under way when the present capture was sent, and none has been sent since."""
+        self.loads: deque[tuple[LoadState, Image]] = deque()
         """States to load, in order; those that came during a batch wait for its end."""
         self.loads_sent = 0
         """How many of them, from the first on, the model has been told of."""

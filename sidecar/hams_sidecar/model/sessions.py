@@ -131,14 +131,15 @@ class Sessions:
         session = self.current
         if self._closing:
             self._refuse(channel, "this proxy ends")
-        elif frame.protocol != frames.PROTOCOL:
+        elif not frames.PROTOCOL_OLDEST <= frame.protocol <= frames.PROTOCOL:
             self._refuse(
                 channel,
-                f"it speaks version {frame.protocol} of the model contract, this proxy {frames.PROTOCOL}",
+                f"it speaks version {frame.protocol} of the model contract, this proxy "
+                f"{frames.PROTOCOL_OLDEST} to {frames.PROTOCOL}",
             )
         elif frame.channel == "run":
             if session is None:
-                self._open(channel)
+                self._open(channel, frame.protocol)
             else:
                 self._refuse(channel, "another model process is connected")
         elif session is None or frame.session != session.token:
@@ -160,12 +161,12 @@ class Sessions:
         channel.send(frames.REFUSED, {"message": message})
         channel.close()
 
-    def _open(self, channel: ModelChannel) -> None:
+    def _open(self, channel: ModelChannel, protocol: int) -> None:
         for process in [one for one in self._limbo if not one.watched]:
             del self._limbo[process]  # its supervisor has started the next one, so it has ended
         process = ModelProcess(channel.peer_pid(), self._exited)
         self._processes.add(process)
-        session = self.current = Session(channel, process)
+        session = self.current = Session(channel, process, protocol)
         self._bind(session, channel, self._owner.on_run)
         channel.send(frames.SETUP, {"session": session.token, **self._owner.setup()})
 

@@ -415,9 +415,10 @@ async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: P
             await visit.send(talk.encode(talk.Unready("this is no primary whose newest version is durable")))
             continue
         head = talk.PassedState(machine.epoch, newest.number, machine.layout)
-        view = factory.describe(newest.state)[1]
-        await visit.send(talk.encode(head), (view,))
-        factory.sent(view)
+        views = tuple(factory.describe(newest.state)[1])
+        await visit.send(talk.encode(head), views)
+        for view in views:
+            factory.sent(view)
 
 
 def _no_room(nbytes: int) -> memoryview:

@@ -63,6 +63,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "birth-lost-in-catch-up": Mutant(
+        "a joiner that catches up is sent what the newest version changed, not all since what it holds",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability._changed_for",
+                "return state.born_after(follower.received)",
+                "return state.born_after(self.durable - 1)",
+            ),
+        ),
+    ),
     "checkpoint-oldest": Mutant(
         "a checkpoint is written of the oldest version held, though newer ones are durable",
         "7.2",
@@ -134,6 +146,18 @@ MUTANTS: dict[str, Mutant] = {
                 "Durability.copy_to",
                 "units = bare(m.lineage.up_to(version.number), m.knowledge)",
                 "units = ()",
+            ),
+        ),
+    ),
+    "delta-on-wrong-base": Mutant(
+        "what changed is laid over the newest version applied, not over the one that it changed from",
+        "2",
+        (
+            Edit(
+                "stateful.backup",
+                "Backup._whole",
+                "base = self._state_of(carrier.since)",
+                "base = self._m.store.versions[-1].state if self._m.store.versions else None",
             ),
         ),
     ),

@@ -104,9 +104,9 @@ WRITABLE_MIN, WRITABLE_MAX = -(1 << 63), (1 << 64) - 1
 
 class Encoded:
     """A message ready for any number of connections: metadata, and views of its payloads' bytes in the order
-    of the table."""
+    of the table; `sizes` are the bytes of each payload, which may lie in several views."""
 
-    __slots__ = ("code", "data", "flags", "key", "lane", "metadata", "nbytes", "payloads", "views")
+    __slots__ = ("code", "data", "flags", "key", "lane", "metadata", "nbytes", "payloads", "sizes", "views")
 
     def __init__(
         self,
@@ -114,18 +114,17 @@ class Encoded:
         lane: Lane,
         metadata: bytes,
         payloads: tuple[Payload, ...],
-        views: tuple[memoryview, ...],
+        parts: Sequence[Sequence[memoryview]],
         flags: int,
     ) -> None:
         self.code = code
         self.lane = lane
         self.metadata = metadata
         self.payloads = payloads  # kept: the key below holds their ids
-        self.views = views
+        self.views = tuple([view for views in parts for view in views])
+        self.sizes = tuple([sum(map(len, views)) for views in parts])
         self.flags = flags
-        self.data = 0
-        for view in views:
-            self.data += len(view)
+        self.data = sum(self.sizes)
         self.nbytes = len(metadata) + self.data
         self.key = (code, metadata, *map(id, payloads)) if self.data >= limits.dedupe_bytes_min else None
 
@@ -189,7 +188,9 @@ class Codec:
         described = [self._described(payload) for payload in payloads]
         try:
             metadata = self._encoder.encode(
-                ([(len(view), tensors) for tensors, view in described], body) if described else body
+                ([(sum(map(len, views)), tensors) for tensors, views in described], body)
+                if described
+                else body
             )
         except (OverflowError, TypeError, ValueError) as error:
             raise NotSendable(f"a {type(message).__name__} that has no wire form: {error}") from error
@@ -203,7 +204,7 @@ class Codec:
             form.lane,
             metadata,
             payloads,
-            tuple([view for _, view in described]),
+            [views for _, views in described],
             frames.PAYLOAD if described else 0,
         )
         if encoded.data > limits.payload_bytes_max:
@@ -222,17 +223,19 @@ class Codec:
                 if isinstance(tensors, Defective):
                     raise NotSendable(f"a {type(message).__name__} that no peer could read: {tensors.why}")
 
-    def _described(self, payload: Payload) -> "tuple[Sequence[TensorInfo] | msgspec.Raw | str, memoryview]":
+    def _described(
+        self, payload: Payload
+    ) -> "tuple[Sequence[TensorInfo] | msgspec.Raw | str, Sequence[memoryview]]":
         """Descriptors and bytes of a payload. Descriptors that cannot be written down give way to the reason,
         which no receiver takes for any."""
         if isinstance(payload, Unreadable):
-            return payload.descriptors, payload.room.view
-        tensors, view = self.factory.describe(payload)
+            return payload.descriptors, (payload.room.view,)
+        tensors, views = self.factory.describe(payload)
         for tensor in tensors:
             for number in (*tensor.shape, tensor.offset, tensor.nbytes):
                 if not WRITABLE_MIN <= number <= WRITABLE_MAX:
-                    return defect_of(tensors, len(view)), view
-        return tensors, view
+                    return defect_of(tensors, sum(map(len, views))), views
+        return tensors, views
 
     def decode(self, code: int, metadata: memoryview | bytes) -> Message:
         """A message without payloads. Raises BadFrame."""

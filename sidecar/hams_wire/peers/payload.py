@@ -79,8 +79,8 @@ class PayloadFactory(Protocol):
         descriptor is not acceptable here."""
         ...
 
-    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
-        """Descriptors of a payload, and its bytes in place."""
+    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], Sequence[memoryview]]:
+        """Descriptors of a payload, and its bytes in place: one view or several, one after another."""
         ...
 
     def sent(self, view: memoryview) -> None:
@@ -119,6 +119,19 @@ class Unreadable:
     def batch_key(self) -> str:
         """It is in no batch."""
         return ""
+
+    @property
+    def fresh_nbytes(self) -> int:
+        """All of it."""
+        return self.nbytes
+
+    def born_after(self, version: int) -> Payload | None:
+        """It is passed on whole."""
+        return None
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """It cannot be read."""
+        return None
 
     def __repr__(self) -> str:
         return f"Unreadable({self.nbytes} bytes: {self.defect})"
@@ -162,6 +175,19 @@ class HeapPayload:
         """Names of the tensors, and the shape of one row."""
         return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
 
+    @property
+    def fresh_nbytes(self) -> int:
+        """All of it."""
+        return len(self.data)
+
+    def born_after(self, version: int) -> Payload | None:
+        """It has no chunks."""
+        return None
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """It has no chunks."""
+        return None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HeapPayload) and self.tensors == other.tensors and self.data == other.data
 
@@ -188,10 +214,10 @@ class HeapFactory:
         """Everything is accepted."""
         return HeapPayload(tensors, room.view)
 
-    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], Sequence[memoryview]]:
         """Only its own payloads."""
         assert isinstance(payload, HeapPayload), f"not a payload of this factory: {payload!r}"
-        return payload.tensors, payload.data
+        return payload.tensors, (payload.data,)
 
     def sent(self, view: memoryview) -> None:
         """Ordinary memory stays as it is."""

@@ -41,6 +41,7 @@ from hams_protocol.graph import (
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.messages import Meta
 from hams_sidecar.arena import Arena
+from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model.link import ModelEvent, ModelLink
 from hams_sidecar.payload import TensorPayload, pack
 
@@ -60,6 +61,7 @@ def one_operator(
     outputs: tuple[TensorSpec, ...] = (Y,),
     feedback: bool = False,
     warm_up: str = "",
+    delta: bool = True,
 ) -> Graph:
     """request -> op -> reply."""
     edge = Edge(FRONTEND, "op", tuple(Input(spec.name, spec.name, spec.optional) for spec in inputs))
@@ -74,6 +76,7 @@ def one_operator(
         ModelSpec("models:Any", config, warm_up=warm_up),
         stateful,
         feedback=Feedback((("x", "y"),), 3) if feedback else None,
+        delta=delta,
     )
     replies = tuple(ReplyTensor(spec.name, (("op", spec.name),)) for spec in outputs)
     return Graph(
@@ -175,12 +178,12 @@ class Host:
         assert done.updated
         return done.results
 
-    async def capture(self, version: int = 1) -> TensorPayload:
+    async def capture(self, version: int = 1) -> ChunkTable:
         """The state now."""
         self.link.perform(Capture(version))
         event = await self.next(Captured)
         assert event.version == version
-        assert isinstance(event.state, TensorPayload)
+        assert isinstance(event.state, ChunkTable)
         return event.state
 
     async def load(self, state: TensorPayload, token: int = 1) -> None:

@@ -219,3 +219,25 @@ class LeavesAtStart(hams_sdk.Model):
 
     def run(self, batch: hams_sdk.Batch) -> Any:
         return {}
+
+
+class Table(hams_sdk.Model):
+    """Stateful: a megabyte, of which each row of x adds its second number at the place that is its first."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.table = np.zeros(1 << 18, dtype=np.float32)
+        self.journal: list[float] = []
+        return {"table": self.table, "count": hams_sdk.Opaque(self.pack, self.unpack)}
+
+    def pack(self) -> bytes:
+        return np.array(self.journal).tobytes()
+
+    def unpack(self, data: bytes) -> None:
+        self.journal[:] = np.frombuffer(data).tolist()
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            for place, value in batch["x"].tolist():
+                self.table[int(place)] += value
+                self.journal.append(value)
+        return {"y": batch["x"]}

@@ -24,9 +24,16 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import FEEDBACK, FRONTEND, TensorSpec
 from hams_sidecar import limits as sidecar_limits
+from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model import ModelHealth
+from hams_sidecar.payload import image
 
 pytestmark = pytest.mark.process
+
+
+def image_of(state: ChunkTable) -> bytes:
+    """A captured state, its chunks one after another."""
+    return b"".join(state.views())
 
 
 async def test_a_stateless_model_doubles_the_rows_of_each_unit(hosts: Any, read: Any) -> None:
@@ -113,7 +120,7 @@ async def test_a_state_loaded_into_another_process_goes_on_there(hosts: Any, rea
     state = await primary.capture()
     await backup.load(state)  # lies in the other arena: brought over
     again = await backup.capture()
-    assert bytes(again.buffer.view) == bytes(state.buffer.view)
+    assert image_of(again) == image_of(state)
     assert read((await backup.run(backup.x((0, 0))))[0]) == [[4, 6]]
 
 
@@ -130,9 +137,7 @@ async def test_a_capture_shows_the_version_it_was_asked_for_while_the_next_batch
     assert host.events.empty()
     (tmp_path / "go").touch()
     captured = await host.next(Captured)
-    numbers = np.frombuffer(
-        captured.state.buffer.view, dtype=np.int64, offset=len(captured.state.buffer.view) - 8000
-    )
+    numbers = np.frombuffer(image_of(captured.state), dtype=np.int64, offset=captured.state.nbytes - 8000)
     assert (numbers == 1).all()
     host.link.perform(EnterUpdate(number))
     await host.next(BatchDone)
@@ -155,7 +160,7 @@ async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(
         await host.events.get(),
     ]  # on two connections: in either order
     state: Any = next(event.state for event in events if isinstance(event, Captured))
-    assert np.frombuffer(state.buffer.view, dtype=np.int64, offset=len(state.buffer.view) - 8000).max() == 1
+    assert np.frombuffer(image_of(state), dtype=np.int64, offset=state.nbytes - 8000).max() == 1
 
 
 async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read: Any) -> None:
@@ -165,13 +170,13 @@ async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read:
     for size in (0, 3, 500_000, 7, 1_000_000):
         await host.run(host.x((size, 65)))
         images.append((size, await host.capture(len(images) + 1)))
-    sizes = [image.nbytes for _, image in images]
-    assert sizes[2] > 500_000 > 1000 > sizes[3]
-    for size, image in reversed(images):
-        await host.load(image)
+    sizes = [state.nbytes for _, state in images]
+    assert sizes[2] > 500_000 > 2000 > sizes[3]
+    for size, state in reversed(images):
+        await host.load(state)
         again = await host.capture()
-        assert bytes(again.buffer.view) == bytes(image.buffer.view)
-        assert bytes(again.buffer.view).count(b"A" * size) == 1 or size == 0
+        assert image_of(again) == image_of(state)
+        assert image_of(again).count(b"A" * size) == 1 or size == 0
 
 
 @pytest.mark.parametrize(
@@ -205,7 +210,7 @@ async def test_what_a_model_does_wrong_is_named_and_can_be_undone(
     assert await host.next(BatchFailed) == BatchFailed(number, message, updates)
     if updates:
         await host.load(ready.state)
-    assert bytes((await host.capture()).buffer.view) == bytes(ready.state.buffer.view)
+    assert image_of(await host.capture()) == image_of(ready.state)
     host.begin(host.x((0, 5)))
     assert read((await host.next(BatchDone)).results[0]) == [[0, 5]]
 
@@ -230,7 +235,7 @@ async def test_a_model_that_swallows_the_end_of_an_abandoned_batch_still_has_no_
     ready = await host.ready("Naughty")
     host.begin(host.x((14, 0)))
     assert not (await host.abandon()).updated
-    assert bytes((await host.capture()).buffer.view) == bytes(ready.state.buffer.view)
+    assert image_of(await host.capture()) == image_of(ready.state)
 
 
 @pytest.mark.parametrize("what", [7, 16])
@@ -437,12 +442,12 @@ async def test_torch_modules_optimizers_and_schedulers_go_on_exactly_where_they_
         await primary.run(primary.x((version, 1), (0, 2)))
         state = await primary.capture(version)
         await backup.load(state)
-        assert bytes((await backup.capture()).buffer.view) == bytes(state.buffer.view)
+        assert image_of(await backup.capture()) == image_of(state)
     ours = await primary.run(primary.x((1, 1), (2, 2)))
     assert read(ours[0]) == read((await backup.run(backup.x((1, 1), (2, 2))))[0])
-    assert bytes((await primary.capture(4)).buffer.view) == bytes((await backup.capture(5)).buffer.view)
+    assert image_of(await primary.capture(4)) == image_of(await backup.capture(5))
     await primary.load(fresh.state)  # an optimizer that had no state yet
-    assert bytes((await primary.capture(6)).buffer.view) == bytes(fresh.state.buffer.view)
+    assert image_of(await primary.capture(6)) == image_of(fresh.state)
 
 
 async def test_cuda_state_is_captured_beside_the_next_compute_stage(hosts: Any) -> None:
@@ -455,7 +460,7 @@ async def test_cuda_state_is_captured_beside_the_next_compute_stage(hosts: Any) 
     state = await host.capture(1)
     await host.run(host.x((3, 1), (0, 2)))
     await host.load(state)
-    assert bytes((await host.capture(2)).buffer.view) == bytes(state.buffer.view)
+    assert image_of(await host.capture(2)) == image_of(state)
 
 
 async def test_a_state_of_another_layout_is_refused_by_name_and_nothing_changes(hosts: Any) -> None:
@@ -470,16 +475,15 @@ async def test_a_state_of_another_layout_is_refused_by_name_and_nothing_changes(
     new.link.perform(LoadState(4, await old.capture()))
     refused = await new.next(Loaded)
     assert refused == Loaded(4, "state layout mismatch: total: image has <f4 [2], this model <f4 [3]")
-    assert bytes((await new.capture()).buffer.view) == bytes(second.state.buffer.view)
+    assert image_of(await new.capture()) == image_of(second.state)
 
 
 async def test_a_state_of_garbage_is_refused(hosts: Any) -> None:
     host = await hosts(stateful=True)
     ready = await host.ready("Sum")
-    broken = bytearray(ready.state.buffer.view)
+    broken = bytearray(image_of(ready.state))
     broken[0] ^= 1
-    ready.state.buffer.view[:] = broken
-    host.link.perform(LoadState(2, ready.state))
+    host.link.perform(LoadState(2, image(host.states, broken)))
     assert "not a state image" in (await host.next(Loaded)).defect
 
 

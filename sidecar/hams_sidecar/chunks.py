@@ -1,0 +1,173 @@
+"""A state as a table of chunks, of which neighbouring versions share what did not change (protocol.md, 2).
+
+A state's image is cut into chunks of `chunk_bytes`. A chunk's bytes never change; it is *born* in the version
+whose capture first had them at its place. What a follower lacks that holds version s are the chunks born
+after s: `Difference`. Laid over the table of s they make the table of the newer version, which shares the
+rest of the memory with it.
+
+Law: if a chunk of version v was born in b, then every version from b to v of the same history has its bytes
+at that place. A birth that is told too late only ships more; so whoever does not know it says the newest.
+"""
+
+import itertools
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from hams_protocol.messages import Payload
+from hams_sidecar import limits
+from hams_sidecar.arena import Buffer
+from hams_sidecar.blocks import round_up
+
+_MAGIC = b"HAMSDF01"
+_HEAD = struct.Struct("<8sIIQ")
+"""Of a difference: magic, bytes of a chunk, number of chunks, bytes of the image. Then the places of the
+chunks in the image, u32 each, ascending; padding to 64 bytes; the chunks, one after another."""
+
+
+def count(nbytes: int) -> int:
+    """Chunks of an image of so many bytes."""
+    return -(-nbytes // limits.chunk_bytes)
+
+
+def size_at(index: int, nbytes: int) -> int:
+    """Bytes of the chunk at a place of an image of `nbytes`: only the last one may be smaller."""
+    return min(limits.chunk_bytes, nbytes - index * limits.chunk_bytes)
+
+
+class ChunkTable:
+    """A whole state, chunk by chunk (`hams_protocol.messages.Payload`). Equality is identity."""
+
+    __slots__ = ("births", "chunks", "fresh_nbytes", "nbytes")
+    defect = ""
+    rows = 0
+    batch_key = ""
+
+    def __init__(self, chunks: Sequence[Buffer], births: Sequence[int], fresh_nbytes: int) -> None:
+        """`fresh_nbytes`: of the chunks that no older version shares."""
+        self.chunks = tuple(chunks)
+        self.births = tuple(births)
+        self.nbytes = sum([chunk.nbytes for chunk in self.chunks])
+        self.fresh_nbytes = fresh_nbytes
+
+    @classmethod
+    def cut(cls, image: Buffer, born: int) -> "ChunkTable":
+        """The table of an image that lies in one buffer; all of it was born in one version."""
+        parts = image.parts or image.split([size_at(at, image.nbytes) for at in range(count(image.nbytes))])
+        chunks = parts[: count(image.nbytes)]
+        return cls(chunks, [born] * len(chunks), image.nbytes)
+
+    def with_changed(self, changed: dict[int, Buffer], nbytes: int, born: int) -> "ChunkTable | None":
+        """The table of a later version: an image of `nbytes`, with these chunks at their places. None if a
+        place is left without a chunk of its size."""
+        number = count(nbytes)
+        chunks, births = list(self.chunks[:number]), list(self.births[:number])
+        for index in range(len(chunks), number):
+            if index not in changed:
+                return None
+            chunks.append(changed[index])
+            births.append(born)
+        for index, chunk in changed.items():
+            if not 0 <= index < number:
+                return None
+            chunks[index], births[index] = chunk, born
+        last = number - 1
+        if any(chunk.nbytes != limits.chunk_bytes for chunk in chunks[:last]):
+            return None
+        if number and chunks[last].nbytes != size_at(last, nbytes):
+            return None
+        return ChunkTable(chunks, births, sum([chunk.nbytes for chunk in changed.values()]))
+
+    def born_by(self, version: int) -> "ChunkTable":
+        """The same, as the table of `version`: nothing of it was born later than that."""
+        if max(self.births, default=0) <= version:
+            return self
+        return ChunkTable(self.chunks, [min(born, version) for born in self.births], self.fresh_nbytes)
+
+    def born_after(self, version: int) -> "Difference | None":
+        """See `Payload`."""
+        indices = [index for index, born in enumerate(self.births) if born > version]
+        return None if len(indices) == len(self.chunks) else Difference(self, indices)
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """It is whole."""
+        return None
+
+    def views(self, indices: Sequence[int] | None = None) -> list[memoryview]:
+        """The bytes of its chunks, in order; those that lie side by side in one view."""
+        chosen = self.chunks if indices is None else [self.chunks[index] for index in indices]
+        views: list[memoryview] = []
+        run: list[Buffer] = []
+        for chunk in chosen:
+            if run and (run[-1].offset + run[-1].nbytes != chunk.offset or run[-1].arena is not chunk.arena):
+                views.append(run[0].arena.span(tuple(run)))
+                run = []
+            run.append(chunk)
+        if run:
+            views.append(run[0].arena.span(tuple(run)))
+        return views
+
+    def __repr__(self) -> str:
+        return f"ChunkTable({len(self.chunks)} chunks, {self.fresh_nbytes} of {self.nbytes} bytes fresh)"
+
+
+class Difference:
+    """The chunks of a state at `indices` (`hams_protocol.messages.Payload`), as they are sent."""
+
+    __slots__ = ("_head", "_indices", "_table", "nbytes")
+    defect = ""
+    rows = 0
+    batch_key = ""
+
+    def __init__(self, table: ChunkTable, indices: Sequence[int]) -> None:
+        self._table = table
+        self._indices = indices
+        head = _HEAD.pack(_MAGIC, limits.chunk_bytes, len(indices), table.nbytes)
+        head += np.asarray(indices, dtype="<u4").tobytes()
+        self._head = head + bytes(-len(head) % 64)
+        self.nbytes = len(self._head) + sum([table.chunks[index].nbytes for index in indices])
+
+    @property
+    def fresh_nbytes(self) -> int:
+        """All that travels."""
+        return self.nbytes
+
+    def born_after(self, version: int) -> Payload | None:
+        """It is a difference already."""
+        return None
+
+    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
+        """Who made it has the whole state."""
+        return None
+
+    def views(self) -> list[memoryview]:
+        """What is sent."""
+        return [memoryview(self._head), *self._table.views(self._indices)]
+
+    def __repr__(self) -> str:
+        return f"Difference({len(self._indices)} of {len(self._table.chunks)} chunks)"
+
+
+def laid_over(received: Buffer, base: ChunkTable, version: int) -> ChunkTable | None:
+    """The table of `version` that the bytes of a difference make of `base`, sharing its memory. None if they
+    are none, or do not fit: whatever a peer sends, no state with a hole or a chunk of another size comes of
+    it."""
+    data = received.view
+    if len(data) < _HEAD.size:
+        return None
+    magic, chunk_bytes, number, nbytes = _HEAD.unpack_from(data)
+    start = round_up(_HEAD.size + 4 * number)
+    if magic != _MAGIC or chunk_bytes != limits.chunk_bytes or start > len(data):
+        return None
+    if count(nbytes) > min(len(base.chunks) + number, limits.chunks_max):
+        return None
+    indices: list[int] = np.frombuffer(data, "<u4", number, _HEAD.size).tolist()
+    ascending = all(left < right for left, right in itertools.pairwise(indices))
+    if not ascending or (indices and indices[-1] >= count(nbytes)):
+        return None
+    sizes = [size_at(index, nbytes) for index in indices]
+    if start + sum(sizes) != received.nbytes:
+        return None
+    parts = received.parts or received.split([start, *sizes])
+    return base.with_changed(dict(zip(indices, parts[1:], strict=False)), nbytes, version)

@@ -1,0 +1,174 @@
+"""A capture against the one before: exactly the chunks that differ are copied, and they make the image."""
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hams_sdk
+from hams_sdk import chunks
+from hams_sdk.limits import DENSE_AGAIN, DENSE_CAPTURES
+from hams_sdk.state import State
+
+CHUNK = 4096
+
+
+class Proxy:
+    """What a proxy holds: the memory of images, and the newest table."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.memory: list[bytearray] = []
+        self.table: chunks.Table | None = None
+        self.copied = self.compared = 0
+
+    def space(self, nbytes: int) -> memoryview:
+        self.memory.append(bytearray(nbytes))
+        return memoryview(self.memory[-1])
+
+    def capture(self) -> bytes:
+        """The image, of which only what changed was copied."""
+        if self.table is None:
+            report = self.state.capture(self.space)
+            first = chunks.address_of(memoryview(self.memory[-1]))
+            addresses = list(range(first, first + report.nbytes, CHUNK))
+        else:
+            before = len(self.memory)
+            report = self.state.capture_changed(self.table, self.space)
+            at = chunks.address_of(memoryview(self.memory[-1])) if len(self.memory) > before else 0
+            addresses = self.table.addresses[: chunks.count(report.nbytes, CHUNK)]
+            assert report.changed is not None
+            for first, length in report.changed:
+                addresses[first : first + length] = [at + index * CHUNK for index in range(length)]
+                at += length * CHUNK
+        self.copied, self.compared = report.copied, report.compared
+        self.table = chunks.Table(0, report.nbytes, CHUNK, addresses)
+        return bytes(self.table.whole())
+
+
+def whole(state: State) -> bytes:
+    memory = bytearray()
+
+    def space(nbytes: int) -> memoryview:
+        memory.extend(bytes(nbytes))
+        return memoryview(memory)
+
+    state.capture(space)
+    return bytes(memory)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_what_changed_laid_over_what_was_there_is_the_image(seed: int) -> None:
+    random = Random(seed)
+    large = np.zeros(random.randrange(1, 20 * CHUNK), dtype=np.uint8)
+    strided = np.zeros((random.randrange(1, 90), 64), dtype=np.float32)[:, ::2]
+    small = np.zeros(random.randrange(1, 40), dtype=np.int64)
+    text = bytearray(random.randrange(2 * CHUNK))
+    holders = {
+        "text": hams_sdk.Opaque(lambda: bytes(text), lambda data: None),
+        "large": large,
+        "strided": strided,
+        "small": small,
+    }
+    state = State(holders)
+    proxy = Proxy(state)
+    for _ in range(8):
+        assert proxy.capture() == whole(state)
+        for _ in range(random.randrange(4)):
+            what = random.randrange(5)
+            if what == 0:
+                large[random.randrange(len(large))] ^= 1
+            elif what == 1:
+                strided[random.randrange(len(strided)), random.randrange(32)] += 1
+            elif what == 2:
+                small[random.randrange(len(small))] += 1
+            elif what == 3:
+                text[:] = random.randbytes(random.randrange(2 * CHUNK))
+            else:
+                large[:] = random.randrange(256)
+
+
+def test_only_the_chunk_that_was_written_is_copied() -> None:
+    array = np.zeros(64 * CHUNK, dtype=np.uint8)
+    proxy = Proxy(State({"array": array}))
+    proxy.capture()
+    array[37 * CHUNK + 5] = 1
+    proxy.capture()
+    assert proxy.copied == CHUNK
+    proxy.capture()
+    assert proxy.copied == 0
+    assert proxy.compared >= array.nbytes
+
+
+def test_a_write_that_moves_no_counter_is_seen() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(16 * CHUNK)
+    norm = torch.nn.BatchNorm1d(CHUNK)
+    state = State({"tensor": tensor, "norm": norm})
+    proxy = Proxy(state)
+    proxy.capture()
+    tensor.data[5] = 1.0
+    assert proxy.capture() == whole(state)
+    tensor.numpy()[900] = 2.0
+    assert proxy.capture() == whole(state)
+    assert 0 < proxy.copied <= 2 * CHUNK
+    norm(torch.ones(4, CHUNK))
+    assert proxy.capture() == whole(state)
+
+
+def test_nan_and_the_sign_of_zero_are_bytes() -> None:
+    array = np.zeros(8 * CHUNK, dtype=np.float64)
+    state = State({"array": array})
+    proxy = Proxy(state)
+    array[:] = np.nan
+    proxy.capture()
+    proxy.capture()
+    assert proxy.copied == 0, "NaN that did not change"
+    array[3] = 0.0
+    proxy.capture()
+    array[3] = -0.0
+    assert proxy.capture() == whole(state)
+    assert proxy.copied
+
+
+def test_a_dense_leaf_is_copied_uncompared_and_tried_again() -> None:
+    dense = np.zeros(32 * CHUNK, dtype=np.int32)
+    state = State({"dense": dense})
+    proxy = Proxy(state)
+    proxy.capture()
+    for version in range(1, DENSE_CAPTURES + 1):
+        dense += 1
+        assert proxy.capture() == whole(state)
+        assert proxy.compared, version
+    for version in range(DENSE_AGAIN):  # from here on nothing is written, and it is copied all the same
+        assert proxy.capture() == whole(state)
+        if not proxy.copied:
+            assert version == DENSE_AGAIN - 1
+    assert not proxy.copied, "it was compared, and is compared from now on"
+    dense[0] = -1
+    assert proxy.capture() == whole(state)
+    assert proxy.copied <= 2 * CHUNK
+
+
+def test_a_number_that_becomes_longer_moves_nothing() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.steps = 9
+            self.weights = np.zeros(32 * CHUNK, dtype=np.uint8)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"steps": self.steps, "weights": self.weights}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise NotImplementedError
+
+    counter = Counter()
+    proxy = Proxy(State({"counter": counter}))
+    proxy.capture()
+    counter.steps = 10
+    proxy.capture()
+    assert proxy.copied == CHUNK, "the header"

@@ -1,0 +1,211 @@
+"""States that travel between a link and a real model as chunks: what is captured, shared, loaded."""
+
+import asyncio
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.sidecar.model.conftest import one_operator
+
+from hams_protocol.effects import Capture, LoadState
+from hams_protocol.events import Captured, Loaded, ModelDied, ModelReady
+from hams_sidecar import limits
+from hams_sidecar.arena import Arena
+from hams_sidecar.chunks import ChunkTable, Difference
+from hams_sidecar.model.link import ModelLink
+from hams_sidecar.payload import TensorPayload, image
+
+pytestmark = pytest.mark.process
+CHUNK = limits.chunk_bytes
+
+
+def image_of(state: ChunkTable) -> bytes:
+    return b"".join(state.views())
+
+
+async def test_a_version_shares_with_the_one_before_what_did_not_change(hosts: Any) -> None:
+    host = await hosts(stateful=True, states_nbytes=8 << 20)
+    first = (await host.ready("Table")).state
+    await host.run(host.x((100_000, 1.5)))
+    second = await host.capture(1)
+    assert 0 < second.fresh_nbytes <= 3 * CHUNK
+    shared = sum(one is other for one, other in zip(first.chunks, second.chunks, strict=False))
+    assert len(second.chunks) - 3 <= shared < len(second.chunks)
+    part = second.born_after(0)
+    assert isinstance(part, Difference)
+    assert part.nbytes < 4 * CHUNK
+    numbers = host.link.stats().captured
+    assert (numbers.captures, numbers.copied_nbytes < numbers.state_nbytes) == (2, True)
+
+
+async def test_captures_of_chunks_are_those_of_whole_images(hosts: Any) -> None:
+    ours, other = await hosts(stateful=True), await hosts(stateful=True)
+    await ours.ready("Table")
+    for version in range(1, 6):
+        await ours.run(ours.x((version * 40_000, version), (7, 1)))
+        state = await ours.capture(version)
+    await other.ready("Table")
+    await other.load(image(other.states, image_of(state)))
+    assert image_of(await other.capture(1)) == image_of(state)
+
+
+async def test_a_load_of_chunks_from_several_versions_goes_on_from_there(hosts: Any) -> None:
+    host = await hosts(stateful=True, states_nbytes=16 << 20)
+    await host.ready("Table")
+    states = []
+    for version in range(1, 5):
+        await host.run(host.x((version * 50_000, 1)))
+        states.append(await host.capture(version))
+    await host.load(states[1], token=2)
+    again = await host.capture(3)
+    assert image_of(again) == image_of(states[1])
+    assert again.fresh_nbytes == 0, "compared with what was loaded"
+    await host.run(host.x((9, 1)))
+    await host.load(states[1], token=3)
+    assert image_of(await host.capture(4)) == image_of(states[1]), "what was written since is undone"
+
+
+async def test_what_the_model_holds_already_is_not_written_again(hosts: Any) -> None:
+    host = await hosts(stateful=True, states_nbytes=16 << 20)
+    await host.ready("Table")
+    await host.run(host.x((1, 1)))
+    state = await host.capture(1)
+    await host.load(image(host.states, image_of(state)), token=1)
+    await host.load(state, token=2)
+    assert image_of(await host.capture(2)) == image_of(state)
+
+
+async def test_delta_off_captures_whole_images(hosts: Any) -> None:
+    host = await hosts(stateful=True, delta=False, states_nbytes=16 << 20)
+    first = (await host.ready("Table")).state
+    assert isinstance(first, TensorPayload)
+    await host.run(host.x((1, 1)))
+    host.link.perform(Capture(1))
+    state = (await host.next(Captured)).state
+    assert isinstance(state, TensorPayload)
+    assert state.born_after(0) is None
+    assert host.link.stats().captured.compared_nbytes == 0
+
+
+class OldModel:
+    """A model process of contract version 1, byte by byte: it knows nothing of chunks."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.state = np.zeros(3 * CHUNK + 100, dtype=np.uint8)
+
+    @staticmethod
+    def frame(kind: int, **body: Any) -> bytes:
+        data = json.dumps(body).encode()
+        return struct.pack("<IBBH", len(data), kind, 1, 0) + data
+
+    @staticmethod
+    async def read(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+        length, kind, version, _ = struct.unpack("<IBBH", await reader.readexactly(8))
+        assert version == 1
+        return kind, json.loads(await reader.readexactly(length))
+
+    async def serve(self) -> None:
+        run, to_run = await asyncio.open_unix_connection(str(self.socket))
+        to_run.write(self.frame(1, protocol=1, channel="run", session=""))
+        kind, setup = await self.read(run)
+        assert kind == 65
+        self.region = np.memmap(setup["regions"][-1]["path"], dtype=np.uint8, mode="r+")
+        capture, to_capture = await asyncio.open_unix_connection(str(self.socket))
+        to_capture.write(self.frame(1, protocol=1, channel="capture", session=setup["session"]))
+        health, to_health = await asyncio.open_unix_connection(str(self.socket))
+        to_health.write(self.frame(1, protocol=1, channel="health", session=setup["session"]))
+        to_run.write(self.frame(2, signature="old", layout=[], estimate_nbytes=len(self.state)))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.captures(capture, to_capture))
+            tasks.create_task(self.loads(run, to_run))
+            tasks.create_task(self.pongs(health, to_health))
+
+    async def captures(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            _, body = await self.read(reader)
+            _, at, nbytes = body["space"]
+            assert nbytes >= len(self.state)
+            self.region[at : at + len(self.state)] = self.state
+            writer.write(self.frame(8, version=body["version"], nbytes=len(self.state)))
+
+    async def loads(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            _, body = await self.read(reader)
+            _, at, nbytes = body["image"]
+            self.state = np.array(self.region[at : at + nbytes])
+            writer.write(self.frame(10, token=body["token"], seconds=0.0))
+
+    async def pongs(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            _, body = await self.read(reader)
+            writer.write(self.frame(12, n=body["n"], busy_s=0.0))
+
+
+async def test_a_model_of_contract_version_1_is_captured_whole_and_cut_here(tmp_path: Path) -> None:
+    arena = Arena(16 << 20, path=tmp_path / "arena")
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    link = ModelLink(one_operator(stateful=True), "op", arena, arena, events.put_nowait)
+    await link.listen(tmp_path / "model.sock")
+    model = OldModel(tmp_path / "model.sock")
+    serving = asyncio.create_task(model.serve())
+    try:
+        ready = await events.get()
+        assert isinstance(ready, ModelReady)
+        states = [ready.state]
+        for version in (1, 2, 3):
+            model.state[version * CHUNK] = version
+            link.perform(Capture(version))
+            event = await events.get()
+            assert isinstance(event, Captured)
+            assert isinstance(event.state, ChunkTable)
+            assert image_of(event.state) == model.state.tobytes()
+            states.append(event.state)
+        assert states[1].fresh_nbytes == CHUNK
+        assert states[2].chunks[0] is states[0].chunks[0]
+        assert states[3].fresh_nbytes == 100
+        link.perform(LoadState(5, states[1]))
+        assert await events.get() == Loaded(5)
+        assert model.state.tobytes() == image_of(states[1])
+        link.perform(Capture(2))
+        again = (await events.get()).state
+        assert again.fresh_nbytes == 0
+        assert image_of(again) == image_of(states[1])
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await link.close()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [[[0, 0]], [[-1, 1]], [[2, 1], [1, 1]], [[0, 2], [1, 1]], [[3, 2]], [[0, 1 << 40]], [[4, 1]]],
+    ids=repr,
+)
+async def test_chunks_that_cannot_be_the_state_s_end_the_session(tmp_path: Path, changed: Any) -> None:
+    class Liar(OldModel):
+        async def captures(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.told = changed
+            while True:
+                _, body = await self.read(reader)
+                said = {"changed": self.told} if body["version"] else {}
+                writer.write(self.frame(8, version=body["version"], nbytes=len(self.state), **said))
+
+    arena = Arena(16 << 20, path=tmp_path / "arena")
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    link = ModelLink(one_operator(stateful=True), "op", arena, arena, events.put_nowait)
+    await link.listen(tmp_path / "model.sock")
+    serving = asyncio.create_task(Liar(tmp_path / "model.sock").serve())
+    try:
+        assert isinstance(await events.get(), ModelReady)
+        link.perform(Capture(1))
+        died = await events.get()
+        assert isinstance(died, ModelDied)
+        assert "chunks of version 1" in died.reason
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await link.close()
