@@ -112,6 +112,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         else None,
         feedback=Feedback(op.feedback.inputs, op.feedback.max_hops) if op.feedback else None,
         pod_template=_json(op.pod_template),
+        delta=stateful is None or stateful.delta is rs.Delta.AUTO,
     )
 
 

@@ -164,6 +164,13 @@ class Lanes(enum.StrEnum):
     CONCAT = "concat"
 
 
+class Delta(enum.StrEnum):
+    """How states travel."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+
+
 class FeedbackTarget(enum.StrEnum):
     """Where a feedback edge leads."""
 
@@ -436,6 +443,12 @@ class Stateful:
         cast(FieldRule[CheckpointSection | None], Part(CheckpointSection)),
         default=None,
         about="checkpoints on disk; off by default",
+    )
+    delta: Delta = field_of(
+        OneOf(Delta),
+        default=Delta.AUTO,
+        about="Auto: captures are compared, and what changed is copied and sent; Off: states are copied and "
+        "sent whole",
     )
 
 

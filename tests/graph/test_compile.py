@@ -74,7 +74,7 @@ def test_what_is_said_arrives() -> None:
   outputs: [{name: out, from: [b.z, a.z]}]
   operators:
   - name: b
-    stateful: {backups: 2, window: 8, checkpoint: {every: 60s, dir: /var/c}}
+    stateful: {backups: 2, window: 8, checkpoint: {every: 60s, dir: /var/c}, delta: Off}
     standby: {hot: 2}
     batch: {maxRows: 5, maxDelay: 0}
     model: {entrypoint: "p.m:B", image: "r/i:1", python: /p, env: {A: "1"}, config: {b: [1, null], a: 1.5},
@@ -101,6 +101,8 @@ def test_what_is_said_arrives() -> None:
     )
     assert [edge.required for edge in b.in_edges] == [True, False]
     assert (b.backups, b.window, b.hot_standbys, b.successors) == (2, 8, 2, (FRONTEND,))
+    assert not b.delta
+    assert a.delta
     assert b.checkpoint == Checkpoint(60.0, 2, "/var/c")
     assert b.batch == BatchPolicy(5, 0.0)
     assert b.model == ModelSpec("p.m:B", '{"a":1.5,"b":[1,null]}', "r/i:1", "/p", (("A", "1"),), '{"z":[1]}')

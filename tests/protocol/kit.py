@@ -5,7 +5,7 @@ Operators are named by one letter, their instances `q-1`, `q-2`, ... A `Rig` hol
 model that does nothing by itself: tests finish batches, captures and loads where they want them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from hams_protocol.deps import Dep, Deps
@@ -61,7 +61,7 @@ class P:
     rows: int = 1
     batch_key: str = ""
     defect: str = ""
-    young: tuple[int, ...] = ()
+    young: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def fresh_nbytes(self) -> int:
@@ -272,7 +272,7 @@ class Rig:
     def capture(self, effects: list[Effect]) -> list[Effect]:
         """The capture is complete."""
         version = of(effects, Capture)[-1].version
-        return self.step(Captured(version, P(f"state {version}")))
+        return self.step(Captured(version, P(f"state {version}", young=tuple(range(version)))))
 
 
 def primary_of(data: Graph, name: str, topology: Topology) -> Rig:
