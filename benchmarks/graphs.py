@@ -22,7 +22,7 @@ spec:
 """
 
 COUNT = """  - name: {name}
-    stateful: {{backups: {backups}}}
+    stateful: {{backups: {backups}, delta: "{delta}"}}
     model: {{entrypoint: "chain.models:{model}", config: {config}}}
     inputs: [{source}.x]
     outputs:
@@ -48,10 +48,11 @@ def stateful(
     backups: int = 1,
     model: str = "Count",
     max_rows: int = 64,
+    delta: str = "Auto",
 ) -> str:
     """One stateful operator."""
     return COUNT.format(
-        name=name, source=source, config=config, backups=backups, model=model, max_rows=max_rows
+        name=name, source=source, config=config, backups=backups, model=model, max_rows=max_rows, delta=delta
     )
 
 

@@ -1,7 +1,9 @@
 """What replication costs a model that does real work: `NonStop` (or other modes) against `None`, two stateful
 operators in a row.
 
-20 ms of emulated device time per batch (waiting, not CPU) and 1, 10, 50 MB of state shipped with every batch.
+20 ms of emulated device time per batch (waiting, not CPU) and 1, 10, 50 MB of state, of which 4 KiB change
+with every batch. The largest one, too, with `stateful.delta: Off` (shipped whole), and dense: a byte of every
+4 KiB changes, so all of it is captured and shipped, with either setting.
 Throughput with enough clients to keep the models busy, latency with one. The rate at which a state streams
 between two processes is measured before, in the same run: the bound of `NonStop`'s latency is that of `None`,
 and one state's way at that rate, and 2 ms.
@@ -28,6 +30,7 @@ from hams_protocol.graph import Mode
 
 WAIT_S = 0.02
 MB = 1_000_000
+SPARSE, DENSE = "4 KiB", "all"
 BARE = Mode.NONE.value
 MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 ALLOWED_MS = 2.0
@@ -66,10 +69,11 @@ async def measure(sizes: tuple[int, ...], seconds: float, modes: tuple[str, ...]
     run."""
     rows: list[dict[str, object]] = []
     rate = await record_rate(unix=True)  # as proxies on one machine are linked
-    for size in sizes:
+    for size, changed in (*((size, SPARSE) for size in sizes), (sizes[-1], DENSE)):
         base: dict[str, float] = {}
-        for mode in (BARE, *modes):
-            row = await _cell(mode, size, seconds)
+        both = size == sizes[-1]
+        for mode, delta in _runs(modes, both=both):
+            row = await _cell(mode, size, seconds, changed, delta)
             if mode == BARE:
                 base = {key: float(str(row[key])) for key in ("per_s", "p50_ms")}
             row["throughput_loss_percent"] = round(100 * (1 - float(str(row["per_s"])) / base["per_s"]), 2)
@@ -93,9 +97,19 @@ def bound_ms(none_ms: float, state_mb: float, rate_gb_s: float) -> float:
     return none_ms + state_mb / rate_gb_s + ALLOWED_MS
 
 
-async def _cell(mode: str, size: int, seconds: float) -> dict[str, object]:
-    config = f"{{stateBytes: {size * MB}, touchedBytes: 4096, waitS: {WAIT_S}}}"
-    operators = [stateful("a", "request", config, max_rows=1), stateful("b", "a", config, max_rows=1)]
+def _runs(modes: tuple[str, ...], *, both: bool) -> list[tuple[str, str]]:
+    """Mode and `stateful.delta` of each measurement of one size."""
+    deltas = ("Off", "Auto") if both else ("Auto",)
+    return [(BARE, "Auto"), *((mode, delta) for mode in modes for delta in deltas)]
+
+
+async def _cell(mode: str, size: int, seconds: float, changed: str, delta: str) -> dict[str, object]:
+    touched, stride = (4096, 1) if changed == SPARSE else (size * MB, 4096)
+    config = f"{{stateBytes: {size * MB}, touchedBytes: {touched}, touchedStride: {stride}, waitS: {WAIT_S}}}"
+    operators = [
+        stateful("a", "request", config, max_rows=1, delta=delta),
+        stateful("b", "a", config, max_rows=1, delta=delta),
+    ]
     with graph_file("overhead", operators, {"x": "b.x", "count": "b.count"}, mode) as path:
         supervisor = Supervisor(load(path), path, None, None, None)
         try:
@@ -110,6 +124,8 @@ async def _cell(mode: str, size: int, seconds: float) -> dict[str, object]:
     return {
         "mode": mode,
         "state_mb": size,
+        "changed": changed,
+        "delta": delta,
         "per_s": round(len(busy) / seconds, 2),
         "p50_ms": round(1000 * percentile(alone, 0.5), 2),
         "p99_ms": round(1000 * percentile(alone, 0.99), 2),
@@ -119,6 +135,7 @@ async def _cell(mode: str, size: int, seconds: float) -> dict[str, object]:
 def plot(result: Result, path: Path) -> None:
     """Throughput of each mode for each size of state."""
     rows = rows_of(result)
+    rows = [row for row in rows if row["changed"] == SPARSE and row["delta"] == "Auto"]
     labels = list(dict.fromkeys(f"{row['state_mb']} MB" for row in rows))
     modes = dict.fromkeys(row["mode"] for row in rows)
     groups = {mode: [row["per_s"] for row in rows if row["mode"] == mode] for mode in modes}
@@ -129,12 +146,13 @@ def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
     print(
-        f"{'mode':15} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} "
+        f"{'mode':15} {'state MB':>8} {'changed':>8} {'delta':>5} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} "
         f"{'bound ms':>8} {'p99 ms':>8}"
     )
     for row in rows:
         print(
-            f"{row['mode']:15} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} "
+            f"{row['mode']:15} {row['state_mb']:8} {row['changed']:>8} {row['delta']:>5} "
+            f"{row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} "
             f"{row['p50_ms']:8.2f} "
             f"{row['latency_added_ms']:8.2f} {_bound(row):>8} {row['p99_ms']:8.2f}"
         )

@@ -222,7 +222,11 @@ class Proxy(Sidecar):
         return "the instance is starting" if self.node is None else why_not_ready(self.node)
 
     def _metrics(self) -> Iterable[Sample]:
-        return () if self.node is None else samples(self.node, self.memory, self._work)
+        return (
+            ()
+            if self.node is None
+            else samples(self.node, self.memory, self._work, self._link.stats().captured)
+        )
 
     def on_turn_end(self) -> None:
         """Let a policy work ahead; of a graph that follows another one: say that the model holds the

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar.arena import Arena
+from hams_sidecar.model.images import CaptureCounts
 from hams_wire.exposition import Sample
 from hams_wire.node import Node
 from hams_wire.scheduling import PolicyQueue
@@ -19,7 +20,7 @@ class Work:
     units: int = 0
 
 
-def samples(node: Node, memory: Arena, work: Work) -> Iterator[Sample]:
+def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> Iterator[Sample]:
     """All samples of one proxy."""
     machine = node.machine
     assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
@@ -44,6 +45,20 @@ def samples(node: Node, memory: Arena, work: Work) -> Iterator[Sample]:
     if isinstance(machine, StatefulMachine):
         yield Sample("hams_proxy_epoch", "Epoch of its replica set.", machine.epoch)
         yield Sample("hams_proxy_version", "Newest version held, -1 without a state.", machine.version)
+        yield Sample("hams_proxy_captures_total", "Captures of the state.", captured.captures)
+        yield Sample(
+            "hams_proxy_captured_bytes_total", "Bytes of the states captured.", captured.state_nbytes
+        )
+        yield Sample(
+            "hams_proxy_compared_bytes_total",
+            "Bytes compared with the capture before.",
+            captured.compared_nbytes,
+        )
+        yield Sample(
+            "hams_proxy_changed_bytes_total",
+            "Bytes copied, and sent to each backup, as they had changed.",
+            captured.copied_nbytes,
+        )
         if machine.primary is not None:
             yield Sample(
                 "hams_proxy_durable_version", "Newest version that is durable.", machine.primary.durable

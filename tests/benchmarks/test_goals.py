@@ -68,8 +68,9 @@ async def test_the_stream_of_the_same_run_makes_the_bound(
         assert unix
         return 2.0
 
-    async def cell(mode: str, size: int, seconds: float) -> dict[str, object]:
-        return {"mode": mode, "state_mb": size, "per_s": 45.0, "p50_ms": p50[mode, size], "p99_ms": 50.0}
+    async def cell(mode: str, size: int, seconds: float, changed: str, delta: str) -> dict[str, object]:
+        which: dict[str, object] = {"mode": mode, "state_mb": size, "changed": changed, "delta": delta}
+        return {**which, "per_s": 45.0, "p50_ms": p50[mode, size], "p99_ms": 50.0}
 
     monkeypatch.setattr(overhead, "record_rate", rate)
     monkeypatch.setattr(overhead, "_cell", cell)
@@ -77,7 +78,14 @@ async def test_the_stream_of_the_same_run_makes_the_bound(
     assert result["stream_GB_s"] == 2.0
     rows = result["rows"]
     assert isinstance(rows, list)
-    assert [row["latency_bound_ms"] for row in rows] == [None, 42.5, None, 47.0]
+    assert [row["latency_bound_ms"] for row in rows] == [None, 42.5, None, 47.0, 47.0, None, 47.0, 47.0]
+    assert [(row["changed"], row["delta"]) for row in rows[3:]] == [
+        ("4 KiB", "Off"),
+        ("4 KiB", "Auto"),
+        ("all", "Auto"),
+        ("all", "Off"),
+        ("all", "Auto"),
+    ]
     overhead.print_table(result)
     lines = capsys.readouterr().out.splitlines()
     assert " 42.50" in lines[2]

@@ -62,6 +62,8 @@ RESULTS: dict[ModuleType, dict[str, Any]] = {
             {
                 "mode": mode,
                 "state_mb": 1,
+                "changed": "4 KiB",
+                "delta": "Auto",
                 "per_s": 45.0,
                 "throughput_loss_percent": 0.0,
                 "p50_ms": 44.0,

@@ -17,7 +17,7 @@ class Pass(hams_sdk.Model):
 
 class Count(hams_sdk.Model):
     """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of
-    it change with every batch.
+    it change with every batch; `touchedStride`: of these one in so many.
 
     `readOnly`: the state is only looked at, so nothing is captured or shipped. `waitS`: emulated device time,
     spent waiting, per batch. `initializeS`: so long it takes to start, as a model that loads weights does.
@@ -30,6 +30,7 @@ class Count(hams_sdk.Model):
         self.count = np.zeros((), np.int64)
         self.ballast = np.zeros(int(config.get("stateBytes", 4096)), np.uint8)
         self.touched = min(int(config.get("touchedBytes", 4096)), self.ballast.size)
+        self.stride = int(config.get("touchedStride", 1))
         self.read_only = bool(config.get("readOnly", False))
         self.wait_s = float(config.get("waitS", 0.0))
         self.stamp = bool(config.get("stamp", False))
@@ -47,5 +48,5 @@ class Count(hams_sdk.Model):
             return {"x": x, "count": count}
         with update:
             self.count += len(x)
-            self.ballast[: self.touched] += 1
+            self.ballast[: self.touched : self.stride] += 1
         return {"x": x, "count": count}
