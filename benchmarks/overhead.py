@@ -146,7 +146,8 @@ def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
     print(
-        f"{'mode':15} {'state MB':>8} {'changed':>8} {'delta':>5} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} "
+        f"{'mode':15} {'state MB':>8} {'changed':>8} {'delta':>5} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} "
+        f"{'added ms':>8} "
         f"{'bound ms':>8} {'p99 ms':>8}"
     )
     for row in rows:

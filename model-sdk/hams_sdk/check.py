@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from hams_sdk.chunks import Table, address_of, equal
 from hams_sdk.datatypes import NUMPY, Array
 from hams_sdk.engine import Engine, UnitInput, load_model
 from hams_sdk.errors import BadModel, ModelFault, UsageError, at_place, describe, place_of
@@ -36,12 +37,16 @@ from hams_sdk.graphfile import read_operator
 from hams_sdk.replay import image_of, operator_json, outputs_of, run_all, save_batches
 from hams_sdk.sample import made_up, row_of
 from hams_sdk.specs import OperatorSpec, TensorSpec
-from hams_sdk.state import leaf_digests
+from hams_sdk.state import leaf_digests, read_header
 
 FIRST = ((1,), (3,), (2, 1), (1, 1, 1), (8,))
 """Rows of the units of the batches before the capture, and of those after it."""
 NEXT = ((1,), (2, 1), (4,))
 NAMES_MAX = 8
+CHUNK_NBYTES = 1 << 16
+"""What proxies cut states into."""
+PROPOSED_NBYTES_MIN = 1 << 20
+"""State that did not change is spoken of from so many bytes on: less costs nothing to compare."""
 RAISES_MAX = 16
 """Lines of a run in which an exception is tried."""
 RAISES_S = 20.0
@@ -162,6 +167,7 @@ def _check_behaviour(
         return
     report.ok(f"initialize took {_ms(time.perf_counter() - started)}")
     before = fingerprint(model)
+    at_first = _first_image(engine)
     if not _run(report, engine, first, made.made_up):
         return
     if not spec.stateful:
@@ -175,6 +181,7 @@ def _check_behaviour(
         report.fail(f"capture: {describe(error)}{at_place(place_of(error))}")
         return
     report.ok(f"capture took {_ms(seconds)} for {len(image):,} bytes")
+    _constant(report, engine, at_first, image)
     now = fingerprint(model)
     with tempfile.TemporaryDirectory(prefix="hams-model-check-") as folder:
         replays = [
@@ -185,12 +192,69 @@ def _check_behaviour(
         _raise_and_undo(report, engine, image, after, ours)
 
 
+def _knows_itself(engine: Engine, before: bytearray) -> bool:
+    """Whether what a capture copies, as `before` was captured last, makes the state as it is."""
+    first = address_of(memoryview(before))
+    size = CHUNK_NBYTES
+    base = Table(0, len(before), size, list(range(first, first + len(before), size)))
+    memory = bytearray()
+
+    def space(nbytes: int) -> memoryview:
+        memory.extend(bytes(nbytes))
+        return memoryview(memory)
+
+    report = engine.state.capture_changed(base, space)
+    made = bytearray(before[: report.nbytes].ljust(report.nbytes, b"\0"))
+    at = 0
+    for index, number in report.changed or ():
+        begin, end = index * size, min((index + number) * size, report.nbytes)
+        made[begin:end] = memory[at : at + end - begin]
+        at += end - begin
+    return made == image_of(engine)
+
+
+def _first_image(engine: Engine) -> bytearray:
+    """The state as `initialize` left it; empty where it cannot be captured, which is found later."""
+    try:
+        return image_of(engine) if engine.spec.stateful else bytearray()
+    except Exception:  # noqa: BLE001 - `get` and `state_dict` are the model's code
+        return bytearray()
+
+
+def _constant(report: CheckReport, engine: Engine, before: bytearray, now: bytearray) -> None:
+    """What did not change over the batches, and what comparing it costs; what did though it is constant."""
+    if not before:
+        return
+    first, last = leaf_digests(memoryview(before)), leaf_digests(memoryview(now))
+    header, _ = read_header(memoryview(now))
+    sizes = {path: nbytes for path, _, _, _, nbytes in header["leaves"]}
+    constants = engine.state.constant_leaves
+    changed = {path for path in constants if first.get(path) != last.get(path)}
+    if changed:
+        report.fail(f"declared constant (hams_sdk.constant), and changed: {_list(changed)}")
+    same = {path for path in sizes if path not in constants and first.get(path) == last.get(path)}
+    nbytes = sum(sizes[path] for path in same)
+    if nbytes < PROPOSED_NBYTES_MIN:
+        return
+    copy = memoryview(bytearray(now))
+    started = time.perf_counter()
+    equal(address_of(memoryview(now)), address_of(copy), len(now))
+    seconds = (time.perf_counter() - started) * nbytes / len(now)
+    report.note(
+        f"{nbytes:,} bytes of state did not change over the batches: {_list(same)}; to compare them takes "
+        f"about {_ms(seconds)} of each capture. What never changes need not be returned, or is declared with "
+        "hams_sdk.constant"
+    )
+
+
 def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], made_up: bool) -> bool:
     """Whether all batches ran with outputs as declared, writing nothing before the boundary."""
     times: list[float] = []
     early: set[str] = set()
     for batch in batches:
-        before = leaf_digests(memoryview(image_of(engine)))
+        before_image = image_of(engine)
+        engine.state.is_base()
+        before = leaf_digests(memoryview(before_image))
 
         def gate(before: dict[str, str] = before) -> None:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
@@ -207,6 +271,11 @@ def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], ma
                 else ""
             )
             report.fail(f"run on {_rows(batch)}: {result.message}{at_place(result.place)}{hint}")
+            return False
+        if engine.state.has_keyed and not _knows_itself(engine, before_image):
+            report.fail(
+                "a Keyed mapping of the state was written without its knowing: write through it alone"
+            )
             return False
         if not result.updated:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))

@@ -10,8 +10,9 @@ compared again every `DENSE_AGAIN`-th time: a chunk that is shipped though it di
 
 import bisect
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -105,11 +106,25 @@ def count(nbytes: int, chunk_nbytes: int) -> int:
     return -(-nbytes // chunk_nbytes)
 
 
+def is_there(piece: Piece, base: Table) -> bool:
+    """Whether the bytes of a piece are those at its place of `base`."""
+    first, last = piece.begin // base.chunk_nbytes, (piece.end - 1) // base.chunk_nbytes
+    differing: set[int] = set()
+    if piece.begin < piece.end and last < len(base.addresses):
+        _compare_piece(piece, first, last, base, differing)
+    return not differing
+
+
 def changed(
-    pieces: Sequence[Piece], paths: Sequence[str], total: int, base: Table, density: Density
+    pieces: Sequence[Piece],
+    paths: Sequence[str],
+    total: int,
+    base: Table,
+    density: Density,
+    known: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> tuple[list[int], int]:
     """The chunks of the image `pieces` that differ from `base`, ascending, and how many bytes were compared.
-    `paths` names the leaves."""
+    `paths` names the leaves; of those in `known` nothing but these bytes can differ from `base`."""
     differing = {
         index
         for index in range(count(total, base.chunk_nbytes))
@@ -119,6 +134,11 @@ def changed(
     compared = 0
     for piece in pieces:
         if piece.begin == piece.end:
+            continue
+        if piece.leaf >= 0 and (written := known.get(paths[piece.leaf])) is not None:
+            for begin, end in written:
+                first, last = piece.begin + begin, piece.begin + end - 1
+                differing.update(range(first // base.chunk_nbytes, last // base.chunk_nbytes + 1))
             continue
         first, last = piece.begin // base.chunk_nbytes, (piece.end - 1) // base.chunk_nbytes
         tracked = piece.leaf >= 0 and last - first + 1 >= DENSE_CHUNKS_MIN

@@ -120,8 +120,9 @@ def _pass() -> None:
 class _Boundary:
     """The `update` of one run."""
 
-    def __init__(self, gate: Gate, lock: threading.Lock) -> None:
+    def __init__(self, gate: Gate, lock: threading.Lock, open_state: Callable[[bool], None]) -> None:
         self._gate = gate
+        self._open_state = open_state
         self._lock = lock
         self._wanted = False
         self._held = False
@@ -139,6 +140,7 @@ class _Boundary:
             raise
         self._lock.acquire()
         self.entered = self._held = True
+        self._open_state(True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -149,6 +151,7 @@ class _Boundary:
         """Let go of the state, if a model has entered the update stage and not left it."""
         if self._held:
             self._held = False
+            self._open_state(False)
             self._lock.release()
 
 
@@ -205,7 +208,7 @@ class Engine:
 
     def run(self, units: Sequence[UnitInput], gate: Gate) -> RunResult:
         """Run the model on a batch. Never raises for what the model does, other than to end the process."""
-        boundary = _Boundary(gate, self._lock)
+        boundary = _Boundary(gate, self._lock, self.state.open)
         try:
             outputs = self._execute(self._batch(units), boundary)
         except Abandoned:
@@ -283,7 +286,7 @@ class Engine:
 
         generators = sample.Generators()
         self.capture(space)
-        boundary = _Boundary(_pass, self._lock)
+        boundary = _Boundary(_pass, self._lock, self.state.open)
         try:
             outputs = self._execute(self._batch([unit]), boundary)
         except Exception as error:
@@ -308,6 +311,7 @@ class Engine:
         """Copy the state into memory from `space`. On the capture thread. Raises StateFault and what holders
         raise."""
         with self._lock:
+            self._table = None
             return self.state.capture(space, self._mark)
 
     def capture_since(self, base: int, number: int, chunk_nbytes: int, space: Space) -> CaptureReport:
@@ -327,6 +331,7 @@ class Engine:
                 runs = report.changed or []
             else:
                 report = self.state.capture(noted, self._mark)
+                self.state.is_base()
                 addresses = []
                 runs = [(0, chunks.count(report.nbytes, chunk_nbytes))]
             at = chunks.address_of(granted[0]) if granted else 0
@@ -353,6 +358,7 @@ class Engine:
             if not holds:
                 self.state.load(table.whole())
                 self._mark = cuda.mark()
+            self.state.loaded()
             self._table, self._written = table, False
         return not holds
 

@@ -25,6 +25,21 @@ HEADER_STEP_BYTES = 1024
 """The header of a state image is padded to a multiple of this, so that a number in it which becomes longer
 moves no leaf: leaves that move count as changed."""
 
+KEY_BYTES_MAX = 1024
+"""A key of a `Keyed` mapping; each has that much room, of which 64 bytes are the default."""
+
+KEYED_ROW_BYTES_MAX = 1 << 20
+"""A row of a `Keyed` mapping."""
+
+KEYED_ROWS_MAX = 1 << 26
+"""Keys of a `Keyed` mapping."""
+
+SLAB_BYTES = 1 << 20
+"""A `Keyed` mapping grows by slabs of about so many bytes."""
+
+CONSTANT_AGAIN = 256
+"""Leaves that were declared constant are compared in every one of so many captures."""
+
 DENSE_CAPTURES = 8
 """A leaf all of whose chunks changed in so many captures running is copied uncompared."""
 

@@ -52,6 +52,25 @@ class Opaque:
         self.set = set
 
 
+class Constant:
+    """State that never changes: see `constant`."""
+
+    __slots__ = ("holder",)
+
+    def __init__(self, holder: Any) -> None:
+        self.holder = holder
+
+
+def constant(holder: Any) -> Any:
+    """Declare that `holder`, part of what `initialize` returns, never changes afterwards: weights, say.
+
+    It is part of version 0 and of every whole copy, and captures do not compare it, but for one in
+    `limits.CONSTANT_AGAIN`: a difference ends the process, naming the leaf. What this saves is the
+    comparison alone; what does not change is never copied or sent anyhow.
+    """
+    return Constant(holder)
+
+
 class Model:
     """Base class of models."""
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ import numpy as np
 from hams_sdk import chunks, cuda, tree
 from hams_sdk.datatypes import is_tensor, torch_module
 from hams_sdk.errors import StateFault
-from hams_sdk.limits import HEADER_STEP_BYTES, LAYOUT_DIFFERENCES_MAX
-from hams_sdk.model import Opaque
+from hams_sdk.keyed import Keyed
+from hams_sdk.limits import CONSTANT_AGAIN, HEADER_STEP_BYTES, LAYOUT_DIFFERENCES_MAX
+from hams_sdk.model import Constant, Opaque
 
 ALIGN = 64
 MAGIC = b"HAMSST01"
@@ -69,7 +70,16 @@ class State:
             raise StateFault(
                 f"initialize returned a {type(holders).__name__}, expected a dict of state or None"
             )
-        self._holders = dict(holders or {})
+        self._holders = {
+            name: holder.holder if isinstance(holder, Constant) else holder
+            for name, holder in (holders or {}).items()
+        }
+        self._constants = {name for name, holder in (holders or {}).items() if isinstance(holder, Constant)}
+        self._keyed = [holder for holder in self._holders.values() if isinstance(holder, Keyed)]
+        self._tracked: dict[str, Keyed | None] = {}
+        self._places: dict[str, int] = {}
+        self._planned: dict[str, int] = {}
+        self._unchecked = 0
         for name, holder in self._holders.items():
             _check_holder(name, holder)
         writer = tree.Writer()
@@ -82,13 +92,14 @@ class State:
                 entries += [
                     LayoutEntry(path, _dtype_name(leaf), _shape(leaf))
                     for path, leaf in writer.leaves[first:]
-                    if not isinstance(leaf, bytes)
+                    if not isinstance(leaf, bytes) and not isinstance(holder, Keyed)
                 ]
         self.layout = tuple(entries)
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
         self.estimate_nbytes = sum(_nbytes(leaf) for _, leaf in writer.leaves) + 4096
         self._staging = cuda.Staging()
         self._density = chunks.Density()
+        self.open(False)
 
     def capture(self, space: Space, after: Any = None) -> CaptureReport:
         """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
@@ -117,7 +128,11 @@ class State:
         head, placed, leaves, total = self._plan()
         pieces = self._pieces(head, placed, leaves, after)
         paths = [place[0] for place in placed]
-        differing, compared = chunks.changed(pieces, paths, total, base, self._density)
+        known = self._known(head, placed)
+        self._unchecked = (self._unchecked + 1) % CONSTANT_AGAIN
+        if not self._unchecked:
+            self._check_constants(pieces, paths, known, base)
+        differing, compared = chunks.changed(pieces, paths, total, base, self._density, known)
         runs = chunks.runs_of(differing)
         size = base.chunk_nbytes
         spans = [(first * size, min((first + number) * size, total)) for first, number in runs]
@@ -127,20 +142,87 @@ class State:
             for begin, end in spans:
                 chunks.copy(pieces, begin, end, target)
                 target += end - begin
+        self.is_base()
         seconds = time.perf_counter() - started
         return CaptureReport(total, len(placed), seconds, runs, compared, copied)
+
+    @property
+    def constant_leaves(self) -> frozenset[str]:
+        """The leaves that were declared constant, as of the last capture."""
+        return frozenset(path for path, keyed in self._tracked.items() if keyed is None)
+
+    @property
+    def has_keyed(self) -> bool:
+        """Whether a part of it knows itself what was written."""
+        return bool(self._keyed)
+
+    def open(self, writable: bool) -> None:
+        """Whether `Keyed` mappings may be written from now on."""
+        for keyed in self._keyed:
+            keyed.open(writable)
+
+    def loaded(self) -> None:
+        """The next capture is compared with another image than the last one: all of it is compared."""
+        self._places = {}
+
+    def _known(self, head: bytes, placed: list[list[Any]]) -> dict[str, list[tuple[int, int]]]:
+        """Leaves that lie where they lay in the last capture, and of which is known what was written since:
+        nothing of what is constant."""
+        known: dict[str, list[tuple[int, int]]] = {}
+        for path, _, _, at, _ in placed:
+            if path not in self._tracked or self._places.get(path) != len(head) + at:
+                continue
+            keyed = self._tracked[path]
+            written = [] if keyed is None else keyed.dirty_bytes(int(path.rpartition("/")[2]))
+            if written is not None:
+                known[path] = written
+        return known
+
+    def is_base(self) -> None:
+        """The next capture is compared with this last one, nothing having been written since."""
+        self._places = self._planned
+        for keyed in self._keyed:
+            keyed.captured()
+
+    def _check_constants(
+        self, pieces: list[chunks.Piece], paths: list[str], known: Collection[str], base: chunks.Table
+    ) -> None:
+        """Compare what was declared constant. Raises StateFault if it has changed."""
+        for piece in pieces:
+            if (
+                piece.leaf < 0
+                or paths[piece.leaf] not in known
+                or self._tracked[paths[piece.leaf]] is not None
+            ):
+                continue
+            if not chunks.is_there(piece, base):
+                raise StateFault(
+                    f'state "{paths[piece.leaf]}" was declared constant (hams_sdk.constant), and has changed'
+                )
 
     def _plan(self) -> tuple[bytes, list[list[Any]], list[Any], int]:
         """The head of an image, the leaves' places behind it, the leaves, and the bytes of it all. Raises
         StateFault."""
         writer = tree.Writer()
-        trees = {name: writer.encode(_read(holder), name) for name, holder in self._holders.items()}
+        trees: dict[str, Any] = {}
+        self._tracked = {}
+        for name, holder in self._holders.items():
+            first = len(writer.leaves)
+            trees[name] = writer.encode(_read(holder), name)
+            if name in self._constants:
+                self._tracked.update(dict.fromkeys(path for path, _ in writer.leaves[first:]))
+            elif isinstance(holder, Keyed):
+                self._tracked.update((path, holder) for path, _ in writer.leaves[first + 1 :])
         placed: list[list[Any]] = [
             [path, _dtype_name(leaf), list(_shape(leaf)), 0, _nbytes(leaf)] for path, leaf in writer.leaves
         ]
         at = 0
-        # Bytes come last: their size may change, and what lies behind would move with them.
-        for place in sorted(placed, key=lambda place: place[1] == "bytes"):
+
+        def grows(place: list[Any]) -> int:
+            return 2 if place[1] == "bytes" else int(self._tracked.get(place[0]) is not None)
+
+        # What grows comes last: what lies behind would move with it.
+        for place in sorted(placed, key=grows):
             place[3] = at
             at += (place[4] + ALIGN - 1) & ~(ALIGN - 1)
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
@@ -150,6 +232,7 @@ class State:
         ).encode()
         header += b" " * (-(_HEAD.size + len(header)) % HEADER_STEP_BYTES)
         head = _HEAD.pack(MAGIC, len(header)) + header
+        self._planned = {place[0]: len(head) + place[3] for place in placed if place[0] in self._tracked}
         return head, placed, [leaf for _, leaf in writer.leaves], len(head) + at
 
     def _pieces(
@@ -357,6 +440,8 @@ def _check_holder(name: object, holder: Any) -> None:
 
 
 def _kind(holder: Any) -> str:
+    if isinstance(holder, Keyed):
+        return holder.kind
     if isinstance(holder, Opaque):
         return "opaque"
     if isinstance(holder, np.ndarray):

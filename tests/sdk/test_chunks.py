@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import hams_sdk
 from hams_sdk import chunks
-from hams_sdk.limits import DENSE_AGAIN, DENSE_CAPTURES
+from hams_sdk.errors import StateFault
+from hams_sdk.limits import CONSTANT_AGAIN, DENSE_AGAIN, DENSE_CAPTURES
 from hams_sdk.state import State
 
 CHUNK = 4096
@@ -33,6 +34,7 @@ class Proxy:
         """The image, of which only what changed was copied."""
         if self.table is None:
             report = self.state.capture(self.space)
+            self.state.is_base()
             first = chunks.address_of(memoryview(self.memory[-1]))
             addresses = list(range(first, first + report.nbytes, CHUNK))
         else:
@@ -172,3 +174,48 @@ def test_a_number_that_becomes_longer_moves_nothing() -> None:
     counter.steps = 10
     proxy.capture()
     assert proxy.copied == CHUNK, "the header"
+
+
+def test_what_is_constant_is_compared_by_nobody_but_now_and_then() -> None:
+    weights, small = np.zeros(64 * CHUNK, dtype=np.uint8), np.zeros(4, dtype=np.int64)
+    state = State({"weights": hams_sdk.constant(weights), "small": small})
+    proxy = Proxy(state)
+    assert proxy.capture() == whole(state)
+    for version in range(CONSTANT_AGAIN - 2):
+        small[0] = version
+        assert proxy.capture() == whole(state)
+        assert proxy.compared < 4 * CHUNK
+    weights[5 * CHUNK] = 1
+    proxy.capture()
+    with pytest.raises(StateFault, match=r'"weights" was declared constant .* and has changed'):
+        proxy.capture()
+
+
+def test_a_constant_that_moves_is_compared_where_it_is_now() -> None:
+    class Growing:
+        text = ""
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"text": self.text}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise NotImplementedError
+
+    growing, weights = Growing(), np.arange(16 * CHUNK, dtype=np.uint32)
+    state = State({"growing": growing, "weights": hams_sdk.constant(weights)})
+    proxy = Proxy(state)
+    for length in (0, 5000, 5001, 0):
+        growing.text = "x" * length
+        assert proxy.capture() == whole(state)
+
+
+def test_a_constant_is_compared_again_after_a_load() -> None:
+    weights = np.zeros(8 * CHUNK, dtype=np.uint8)
+    state = State({"weights": hams_sdk.constant(weights)})
+    proxy = Proxy(state)
+    for _ in range(3):
+        proxy.capture()
+    state.load(memoryview(bytearray(whole(state))))
+    state.loaded()
+    weights[3] = 1
+    assert proxy.capture() == whole(state)

@@ -1,0 +1,343 @@
+"""State by key: sessions, caches, features of users, of which a batch touches a few.
+
+`Keyed` is a mutable mapping whose rows lie in slabs of memory. Each entry holds its key, its row and when it
+was written last, side by side: so a batch that writes k keys changes about k chunks of the state, and the
+mapping, through which every write goes, knows which without a comparison. What is found by key and what is
+free follows from the entries; so does whom the eviction takes, and a promoted backup evicts the same keys.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hams_sdk.errors import ModelFault, StateFault
+from hams_sdk.limits import KEY_BYTES_MAX, KEYED_ROW_BYTES_MAX, KEYED_ROWS_MAX, SLAB_BYTES
+
+Key = str | int | bytes
+Value = Any
+"""An array or scalar that fits the row, or bytes."""
+
+Default = TypeVar("Default")
+
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class KeyedFull(ModelFault):
+    """The author's: one more key would be more than `max_keys`, and nothing is evicted."""
+
+
+class Keyed(MutableMapping[Key, Value]):
+    """A mapping from keys to rows, to be returned by `initialize` among its state.
+
+    `mapping[key]` is a view of a row that cannot be written; `mapping[key] = value` copies. Writes are
+    allowed in the update stage, and before `initialize` returns; elsewhere they raise ModelFault. Iteration
+    goes from the key that was written longest ago to the newest, and so does the eviction. To read a key is
+    no write: `touch` makes it the newest.
+    """
+
+    def __init__(
+        self,
+        *,
+        row: Any,
+        keys: type[str] | type[int] | type[bytes],
+        max_keys: int,
+        evict: str = "refuse",
+        key_bytes: int = 64,
+        row_bytes: int = 0,
+    ) -> None:
+        """`row`: a NumPy datatype, with a shape if need be, as `np.dtype((np.float32, (384,)))`; or `bytes`,
+        of at most `row_bytes`. `keys`: what keys are; of texts and bytes at most `key_bytes` (text in UTF-8).
+        `evict`: what gives way when there are `max_keys` keys: "lru" the one written longest ago, "refuse"
+        none, which is KeyedFull. Raises StateFault for what cannot be."""
+        self._keys: type[Any] = keys
+        self._is_bytes = row is bytes
+        self._row = np.dtype((np.void, row_bytes)) if self._is_bytes and row_bytes else np.dtype(row)
+        self._check(row, max_keys, evict, key_bytes, row_bytes)
+        self.max_keys = max_keys
+        self._evicts = evict == "lru"
+        self._key_bytes = 8 if keys is int else key_bytes
+        fields: list[Any] = [("written", "<u8"), ("key_bytes", "<u2"), ("row_bytes", "<u4")]
+        fields += [("key", np.dtype((np.void, self._key_bytes))), ("row", self._row)]
+        self._entry = np.dtype(fields)
+        self._per_slab = max(SLAB_BYTES // self._entry.itemsize, 1)
+        self._writable = True
+        self._clock = np.zeros(1, dtype=np.uint64)
+        self._slabs: list[npt.NDArray[np.uint8]] = []
+        self._entries: list[npt.NDArray[Any]] = []
+        self._places: OrderedDict[Key, int] = OrderedDict()
+        self._free: list[int] = []
+        self.dirty: set[int] | None = None
+
+    def _check(self, row: Any, max_keys: int, evict: str, key_bytes: int, row_bytes: int) -> None:
+        if self._keys not in (str, int, bytes):
+            raise StateFault(f"Keyed: expected keys=str, int or bytes, found {self._keys!r}")
+        if evict not in ("lru", "refuse"):
+            raise StateFault(f'Keyed: expected evict="lru" or "refuse", found {evict!r}')
+        if not 1 <= max_keys <= KEYED_ROWS_MAX:
+            raise StateFault(f"Keyed: expected max_keys from 1 to {KEYED_ROWS_MAX}, found {max_keys}")
+        if not 1 <= key_bytes <= KEY_BYTES_MAX:
+            raise StateFault(f"Keyed: expected key_bytes from 1 to {KEY_BYTES_MAX}, found {key_bytes}")
+        if self._is_bytes and row_bytes < 1:
+            raise StateFault("Keyed: rows of bytes need row_bytes, the longest")
+        if self._row.hasobject or not 1 <= self._row.itemsize <= KEYED_ROW_BYTES_MAX:
+            raise StateFault(
+                f"Keyed: expected rows of 1 to {KEYED_ROW_BYTES_MAX} bytes and no objects, found {self._row}"
+            )
+
+    @property
+    def kind(self) -> str:
+        """What it is, for the layout of a state: equal where a state of one can be taken over by another."""
+        row = f"bytes[{self._row.itemsize}]" if self._is_bytes else str(self._row)
+        return f"keyed {row} by {self._keys.__name__}[{self._key_bytes}]"
+
+    # -- as a mapping ----------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Key) -> Value:
+        return self._value(self._places[self._checked(key)])
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        self._may_write()
+        name = self._checked(key)
+        content, nbytes = self._fitting(value)
+        self._put(name, content, nbytes)
+
+    def __delitem__(self, key: Key) -> None:
+        self._may_write()
+        self._free_entry(self._places.pop(self._checked(key)))
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def clear(self) -> None:
+        """Drop all keys."""
+        self._may_write()
+        for place in self._places.values():
+            self._free_entry(place)
+        self._places.clear()
+
+    def touch(self, key: Key) -> None:
+        """Make a key the newest, as if it had been written. Raises KeyError."""
+        self._may_write()
+        name = self._checked(key)
+        self._stamp(name, self._places[name])
+
+    # -- many at once ----------------------------------------------------------------------------------------
+
+    def read(self, keys: Sequence[Key] | npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """The rows of these keys, copied, and which of them there are; the others are zero. Not for rows of
+        bytes."""
+        self._no_bytes("read")
+        names = self._names(keys)
+        rows: npt.NDArray[Any] = np.zeros(len(names), dtype=self._row)
+        places = [self._places.get(name, -1) for name in names]
+        known = np.array([place >= 0 for place in places], dtype=np.bool_)
+        for index, place in enumerate(places):
+            if place >= 0:
+                rows[index] = self._entry_at(place)["row"]
+        return rows, known
+
+    def write(self, keys: Sequence[Key] | npt.NDArray[Any], rows: npt.NDArray[Any]) -> None:
+        """Set the rows of these keys, in their order. Not for rows of bytes. Raises KeyedFull, ModelFault;
+        then none was set, but for what was evicted."""
+        self._no_bytes("write")
+        self._may_write()
+        names = self._names(keys)
+        array = np.asarray(rows)
+        wanted = (len(names), *self._row.shape)
+        if array.shape != wanted or not np.can_cast(array.dtype, self._row.base, "same_kind"):
+            raise ModelFault(
+                f"expected rows of {self._row.base} {list(wanted)}, found {array.dtype} {list(array.shape)}"
+            )
+        fresh = len({name for name in names if name not in self._places})
+        if not self._evicts and len(self._places) + fresh > self.max_keys:
+            raise KeyedFull(self._full())
+        for name, row in zip(names, array, strict=True):
+            self._put(name, row, self._row.itemsize)
+
+    # -- as state --------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a capture: the slabs themselves."""
+        return {"clock": self._clock, "slabs": list(self._slabs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave. Raises StateFault for what is no such thing, with nothing
+        changed."""
+        clock, slabs = state.get("clock"), state.get("slabs")
+        if not isinstance(clock, np.ndarray) or clock.shape != (1,) or not isinstance(slabs, list):
+            raise StateFault("Keyed: expected a clock and slabs")
+        for slab in slabs:
+            if not isinstance(slab, np.ndarray) or slab.dtype != np.dtype(np.uint8):
+                raise StateFault("Keyed: expected slabs of bytes")
+            if slab.nbytes != self._per_slab * self._entry.itemsize:
+                raise StateFault(
+                    f"Keyed: expected slabs of {self._per_slab} entries, found {slab.nbytes} bytes"
+                )
+        entries = [slab.view(self._entry) for slab in slabs]
+        used = sorted(
+            (int(entries[number]["written"][at]), number * self._per_slab + int(at))
+            for number in range(len(entries))
+            for at in np.flatnonzero(entries[number]["written"])
+        )
+        try:
+            places = OrderedDict(
+                (self._key_of(entries[place // self._per_slab][place % self._per_slab]), place)
+                for _, place in used
+            )
+        except UnicodeDecodeError:
+            raise StateFault("Keyed: a key is no text") from None
+        if len(places) > self.max_keys or len(places) < len(used):
+            raise StateFault(f"Keyed: expected at most {self.max_keys} keys, each once, found {len(used)}")
+        self.dirty = None
+        self._clock[:] = clock
+        self._slabs, self._entries, self._places = slabs, entries, places
+        taken = set(places.values())
+        self._free = [place for place in range(len(slabs) * self._per_slab) if place not in taken]
+
+    def open(self, writable: bool) -> None:
+        """Whether writes are allowed from now on: by the engine, around the update stage."""
+        self._writable = writable
+
+    def dirty_bytes(self, slab: int) -> list[tuple[int, int]] | None:
+        """Which bytes of a slab were written since `captured`; None: unknown."""
+        if self.dirty is None:
+            return None
+        size = self._entry.itemsize
+        first = slab * self._per_slab
+        inside = sorted(place - first for place in self.dirty if first <= place < first + self._per_slab)
+        return [(place * size, (place + 1) * size) for place in inside]
+
+    def captured(self) -> None:
+        """A capture has copied all of it."""
+        self.dirty = set()
+
+    # -- entries ---------------------------------------------------------------------------------------------
+
+    def _put(self, name: Key, content: Any, nbytes: int) -> None:
+        place = self._places.get(name)
+        if place is None:
+            if len(self._places) >= self.max_keys:
+                if not self._evicts:
+                    raise KeyedFull(self._full())
+                _, oldest = self._places.popitem(last=False)
+                self._free_entry(oldest)
+            place = self._places[name] = self._take()
+            entry = self._entry_at(place)
+            raw = _raw(name)
+            entry["key_bytes"], entry["key"] = len(raw), np.void(raw.ljust(self._key_bytes, b"\0"))
+        entry = self._entry_at(place)
+        entry["row"], entry["row_bytes"] = content, nbytes
+        self._stamp(name, place)
+
+    def _stamp(self, name: Key, place: int) -> None:
+        self._clock += np.uint64(1)
+        self._entry_at(place)["written"] = self._clock[0]
+        self._places.move_to_end(name)
+        self._mark(place)
+
+    def _take(self) -> int:
+        """The first free entry; a further slab if there is none."""
+        if not self._free:
+            first = len(self._slabs) * self._per_slab
+            self._slabs.append(np.zeros(self._per_slab * self._entry.itemsize, dtype=np.uint8))
+            self._entries.append(self._slabs[-1].view(self._entry))
+            self._free = list(range(first, first + self._per_slab))
+        return heapq.heappop(self._free)
+
+    def _free_entry(self, place: int) -> None:
+        slab, at = divmod(place, self._per_slab)
+        size = self._entry.itemsize
+        self._slabs[slab][at * size : (at + 1) * size] = 0
+        heapq.heappush(self._free, place)
+        self._mark(place)
+
+    def _mark(self, place: int) -> None:
+        if self.dirty is not None:
+            self.dirty.add(place)
+
+    def _entry_at(self, place: int) -> Any:
+        slab, at = divmod(place, self._per_slab)
+        return self._entries[slab][at]
+
+    def _key_of(self, entry: Any) -> Key:
+        raw: bytes = entry["key"].tobytes()[: int(entry["key_bytes"])]
+        if self._keys is int:
+            return int.from_bytes(raw, "little", signed=True)
+        return raw.decode() if self._keys is str else raw
+
+    def _value(self, place: int) -> Value:
+        slab, at = divmod(place, self._per_slab)
+        if self._is_bytes:
+            entry = self._entries[slab][at]
+            return bytes(entry["row"].tobytes()[: int(entry["row_bytes"])])
+        row = self._entries[slab]["row"][at : at + 1]
+        row.flags.writeable = False
+        return row[0]
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def _may_write(self) -> None:
+        if not self._writable:
+            raise ModelFault("a Keyed mapping was written outside `with update:`")
+
+    def _no_bytes(self, what: str) -> None:
+        if self._is_bytes:
+            raise ModelFault(f"Keyed.{what} is for rows of arrays; this one holds bytes: one key at a time")
+
+    def _names(self, keys: Iterable[Any] | npt.NDArray[Any]) -> list[Key]:
+        names = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
+        return [self._checked(name) for name in names]
+
+    def _checked(self, key: Any) -> Key:
+        """The key itself. Raises ModelFault for one that cannot be."""
+        if type(key) is not self._keys:
+            if self._keys is int and isinstance(key, np.integer):
+                key = int(key)
+            else:
+                raise ModelFault(f"expected a key of type {self._keys.__name__}, found {key!r:.60}")
+        if isinstance(key, int):
+            if not _INT_MIN <= key <= _INT_MAX:
+                raise ModelFault(f"expected a key of 64 bits, found {key!r:.60}")
+            return key
+        name: str | bytes = key
+        if len(_raw(name)) > self._key_bytes:
+            raise ModelFault(
+                f"expected a key of at most {self._key_bytes} bytes, found one of {len(_raw(name))}"
+            )
+        return name
+
+    def _fitting(self, value: Any) -> tuple[Any, int]:
+        """What is put into the row, and its bytes. Raises ModelFault for what does not fit."""
+        size = self._row.itemsize
+        if self._is_bytes:
+            if not isinstance(value, bytes | bytearray | memoryview):
+                raise ModelFault(f"expected a value of bytes, found a {type(value).__name__}")
+            if len(value) > size:
+                raise ModelFault(f"expected a value of at most {size} bytes, found one of {len(value)}")
+            return np.void(bytes(value).ljust(size, b"\0")), len(value)
+        array = np.asarray(value)
+        if array.shape != self._row.shape or not np.can_cast(array.dtype, self._row.base, "same_kind"):
+            raise ModelFault(
+                f"expected a row of {self._row.base} {list(self._row.shape)}, found {array.dtype} "
+                f"{list(array.shape)}"
+            )
+        return array, size
+
+    def _full(self) -> str:
+        return f"expected at most {self.max_keys} keys (max_keys), found one more; evict='lru' makes room"
+
+
+def _raw(name: Key) -> bytes:
+    if isinstance(name, int):
+        return name.to_bytes(8, "little", signed=True)
+    return name.encode() if isinstance(name, str) else name
