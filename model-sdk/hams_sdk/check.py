@@ -13,6 +13,7 @@ outputs must be those of a process that never saw such a batch.
 import argparse
 import contextlib
 import dis
+import hashlib
 import io
 import json
 import os
@@ -192,8 +193,20 @@ def _check_behaviour(
         _raise_and_undo(report, engine, image, after, ours)
 
 
-def _knows_itself(engine: Engine, before: bytearray) -> bool:
-    """Whether what a capture copies, as `before` was captured last, makes the state as it is."""
+def _leaves(image: bytearray) -> dict[str, tuple[int, bytes]]:
+    """Size and digest of each leaf of an image, by its path."""
+    header, start = read_header(memoryview(image))
+    return {
+        path: (nbytes, hashlib.sha256(memoryview(image)[start + at : start + at + nbytes]).digest())
+        for path, _, _, at, nbytes in header["leaves"]
+    }
+
+
+def _written_unknown(engine: Engine, before: bytearray) -> set[str]:
+    """Leaves that are not as they would be if captures copied what they know to have changed since `before`:
+    nothing of constants, and of Keyed mappings what was written through them."""
+    if not engine.spec.stateful:
+        return set()
     first = address_of(memoryview(before))
     size = CHUNK_NBYTES
     base = Table(0, len(before), size, list(range(first, first + len(before), size)))
@@ -210,7 +223,8 @@ def _knows_itself(engine: Engine, before: bytearray) -> bool:
         begin, end = index * size, min((index + number) * size, report.nbytes)
         made[begin:end] = memory[at : at + end - begin]
         at += end - begin
-    return made == image_of(engine)
+    made_of, now = _leaves(made), _leaves(image_of(engine))
+    return {path for path in now if made_of.get(path) != now[path]}
 
 
 def _first_image(engine: Engine) -> bytearray:
@@ -222,18 +236,13 @@ def _first_image(engine: Engine) -> bytearray:
 
 
 def _constant(report: CheckReport, engine: Engine, before: bytearray, now: bytearray) -> None:
-    """What did not change over the batches, and what comparing it costs; what did though it is constant."""
+    """What did not change over the batches, and what comparing it costs."""
     if not before:
         return
-    first, last = leaf_digests(memoryview(before)), leaf_digests(memoryview(now))
-    header, _ = read_header(memoryview(now))
-    sizes = {path: nbytes for path, _, _, _, nbytes in header["leaves"]}
+    first, last = _leaves(before), _leaves(now)
     constants = engine.state.constant_leaves
-    changed = {path for path in constants if first.get(path) != last.get(path)}
-    if changed:
-        report.fail(f"declared constant (hams_sdk.constant), and changed: {_list(changed)}")
-    same = {path for path in sizes if path not in constants and first.get(path) == last.get(path)}
-    nbytes = sum(sizes[path] for path in same)
+    same = {path for path in last if path not in constants and first.get(path) == last[path]}
+    nbytes = sum(last[path][0] for path in same)
     if nbytes < PROPOSED_NBYTES_MIN:
         return
     copy = memoryview(bytearray(now))
@@ -272,9 +281,13 @@ def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], ma
             )
             report.fail(f"run on {_rows(batch)}: {result.message}{at_place(result.place)}{hint}")
             return False
-        if engine.state.has_keyed and not _knows_itself(engine, before_image):
+        unknown = _written_unknown(engine, before_image)
+        if unknown & engine.state.constant_leaves:
+            report.fail(f"declared constant (hams_sdk.constant), and changed: {_list(unknown)}")
+            return False
+        if unknown:
             report.fail(
-                "a Keyed mapping of the state was written without its knowing: write through it alone"
+                f"a Keyed mapping was written without its knowing: {_list(unknown)}; write through it"
             )
             return False
         if not result.updated:

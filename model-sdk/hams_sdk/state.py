@@ -151,11 +151,6 @@ class State:
         """The leaves that were declared constant, as of the last capture."""
         return frozenset(path for path, keyed in self._tracked.items() if keyed is None)
 
-    @property
-    def has_keyed(self) -> bool:
-        """Whether a part of it knows itself what was written."""
-        return bool(self._keyed)
-
     def open(self, writable: bool) -> None:
         """Whether `Keyed` mappings may be written from now on."""
         for keyed in self._keyed:

@@ -1,5 +1,6 @@
 """Models for `hams-model check`: one that fits, and one for each way not to."""
 
+import contextlib
 import os
 import random
 from typing import Any
@@ -309,4 +310,41 @@ class OneLine(Good):
     """`run` is one line."""
 
     def run(self, batch: hams_sdk.Batch) -> Any:  # type: ignore[override]
+        return {"y": batch["x"]}
+
+
+class Sessions(hams_sdk.Model):
+    """A mapping by key, and weights that never change."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.weights = np.ones(1 << 19, np.float32)
+        self.users = hams_sdk.Keyed(row=np.dtype((np.float32, (2,))), keys=int, max_keys=16, evict="lru")
+        weights = hams_sdk.constant(self.weights) if config.get("constant", True) else self.weights
+        return {"users": self.users, "weights": weights}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        names = (np.abs(batch["x"][:, 0]) * 10).astype(np.int64) % 30
+        with update:
+            rows, _ = self.users.read(names)
+            rows += batch["x"] * self.weights[0]
+            self.users.write(names, rows)
+        return {"y": rows}
+
+
+class BehindItsBack(Sessions):
+    """Writes the memory of the mapping itself."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        result = super().run(batch, update)
+        with contextlib.suppress(IndexError):
+            self.users._entries[0]["row"][4000] += 1
+        return result
+
+
+class NotConstant(Sessions):
+    """Writes what it has declared constant."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            self.weights += 1
         return {"y": batch["x"]}

@@ -372,3 +372,29 @@ def test_an_operator_is_read_with_what_feeds_it_and_where_it_goes(tmp_path: Path
         read_operator(graph, "x", "a")
     with pytest.raises(UsageError, match="No such file"):
         read_operator(tmp_path / "none.yaml", "x", None)
+
+
+def test_a_mapping_by_key_and_constant_weights_pass(run: Run) -> None:
+    status, report = run("Sessions")
+    assert status == 0, report
+    assert "did not change over the batches" not in report
+
+
+def test_what_did_not_change_is_named_with_what_comparing_it_costs(run: Run) -> None:
+    status, report = run("Sessions", config='{"constant": false}')
+    assert status == 0, report
+    assert (
+        "2,097,152 bytes of state did not change over the batches: weights; to compare them takes" in report
+    )
+
+
+def test_a_mapping_that_does_not_know_what_was_written_fails(run: Run) -> None:
+    status, report = run("BehindItsBack")
+    assert status == 1
+    assert "FAIL  a Keyed mapping was written without its knowing: users/slabs/0; write through it" in report
+
+
+def test_a_constant_that_changed_fails(run: Run) -> None:
+    status, report = run("NotConstant")
+    assert status == 1
+    assert "FAIL  declared constant (hams_sdk.constant), and changed: weights" in report

@@ -139,7 +139,7 @@ def test_a_chunk_is_freed_with_the_last_version_that_shares_it() -> None:
 
 
 def test_a_chunk_that_another_base_shares_is_sent_all_the_same() -> None:
-    """A history that was rolled back left its chunks in the base: a birth that is told too late ships more."""
+    """A history that was rolled back left its chunks in the base: a birth told too late ships more."""
     ours = Arena(1 << 24)
     primary = Primary(ours, 3 * CHUNK)
     primary.capture(8)
