@@ -189,7 +189,9 @@ def _input(where: str, item: Any, sources: Mapping[str, Mapping[str, TensorSpec]
             str(long.get("as", spec.name)),
             spec.datatype,
             spec.shape,
-            spec.optional or bool(long.get("optional")),
+            bool(
+                long.get("optional")
+            ),  # where a request leaves its tensor out, an input that is not is skipped
             spec.finite,
         )
         for spec in chosen

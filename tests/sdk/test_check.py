@@ -30,7 +30,7 @@ spec:
   - name: op
     %s
     model: {entrypoint: "checked_models:%s", config: %s, warmUp: {row: {}}}
-    inputs: [request.x, {from: request.words, as: text}]
+    inputs: [request.x, {from: request.words, as: text, optional: true}]
     outputs: [{name: y, datatype: FP32, shape: [2], finite: true}]
     feedback: {to: request, inputs: {x: y}, maxHops: 2}
   - name: last
@@ -360,6 +360,13 @@ def test_an_operator_is_read_with_what_feeds_it_and_where_it_goes(tmp_path: Path
     assert spec.successors == {"last", "reply", "request"}
     assert (spec.stateful, spec.config) == (True, {"a": 1})
     assert read_operator(graph, "x", "last").inputs[0].name == "y"
+
+
+def test_an_input_that_is_not_optional_is_there_even_if_requests_may_leave_it_out(tmp_path: Path) -> None:
+    graph = tmp_path / "g.yaml"
+    text = GRAPH % ("stateful: {}", "Good", "{}")
+    graph.write_text(text.replace("as: text, optional: true", "as: text"))
+    assert not read_operator(graph, "checked_models:Good", None).inputs[1].optional
     with pytest.raises(UsageError, match='no operator "nobody"; there are op, last'):
         read_operator(graph, "x", "nobody")
     with pytest.raises(UsageError, match="say which with --operator"):
