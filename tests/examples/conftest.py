@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hams_graph import load
-from hams_protocol.graph import FRONTEND, Edge, Graph, Operator
+from hams_protocol.graph import FRONTEND, Edge, Graph, Join, Operator
 from hams_sdk.engine import Engine, UnitInput
 from hams_sdk.specs import OperatorSpec, TensorSpec
 
@@ -63,7 +63,7 @@ class Running:
     ) -> tuple[dict[str, Any] | None, list[str] | None]:
         arrays: list[Any] = []
         came = False
-        for edge in op.in_edges:
+        for edge in _read(op, values):
             made, route = values[edge.source], routes[edge.source]
             passed = made if made is not None and (route is None or op.name in route) else {}
             came |= bool(passed)
@@ -88,6 +88,14 @@ class Running:
         return outputs, unit.route
 
 
+def _read(op: Operator, values: Mapping[str, Any]) -> tuple[Edge, ...]:
+    """The edges of a run: under Interleave one, which is all that a request of the examples brings."""
+    if op.join is not Join.INTERLEAVE:
+        return op.in_edges
+    (edge,) = (edge for edge in op.in_edges if values[edge.source] is not None)
+    return (edge,)
+
+
 def decoded(datatype: str, shape: tuple[int, ...], data: Any) -> Any:
     """An output of the engine as a next model gets it: BYTES come encoded."""
     if datatype != "BYTES":
@@ -107,7 +115,7 @@ def engine(graph: Graph, op: Operator) -> Engine:
     module, _, name = op.model.entrypoint.partition(":")
     inputs = tuple(
         declared(graph, edge, item.source, item.name, item.optional)
-        for edge in op.in_edges
+        for edge in (op.in_edges[:1] if op.join is Join.INTERLEAVE else op.in_edges)
         for item in edge.inputs
     )
     outputs = tuple(

@@ -1,0 +1,1 @@
+"""Six services of the HAMS paper (Zhao et al., DSN 2020): their models, emulated or real, and their data."""
