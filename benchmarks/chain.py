@@ -80,13 +80,13 @@ async def _graph(name: str, file: Path, seconds: float, cells: Cells) -> list[di
         await supervisor.stop()
 
 
-async def redundant(supervisor: Supervisor) -> None:
+async def redundant(supervisor: Supervisor, within_s: float = READY_S) -> None:
     """Until the graph answers and every replica that it asks for is in sync. Raises TimeoutError.
 
     A graph that asks for one frontend, for no backups somewhere, or for mode None never becomes Redundant,
     and says when that is all.
     """
-    async with asyncio.timeout(READY_S):
+    async with asyncio.timeout(within_s):
         while awaited((await supervisor.view()).conditions) is not None:
             pass  # each look takes as long as the instances take to answer
 

@@ -1,5 +1,5 @@
-"""`hams bench NAME`: hands over to `benchmarks.NAME.main`, found in the repository this runs from, or in the
-current folder."""
+"""`hams bench NAME`: hands over to the `main` of the module `benchmarks.NAME`, or of that package's `__main__`,
+in the repository this runs from, or in the current folder."""
 
 import ast
 import importlib
@@ -12,21 +12,29 @@ from hams_operator.cli.output import complain
 def bench(arguments: list[str]) -> int:
     """Run one benchmark; without a name, say which there are."""
     root = _root()
-    benchmarks = {
-        path.stem: _summary(path) for path in sorted((root / "benchmarks").glob("*.py")) if _has_main(path)
-    }
+    benchmarks = {_name(path): path for path in _files(root / "benchmarks") if _has_main(path)}
     if not arguments or arguments[0].startswith("-"):
         sys.stdout.write(
             "hams bench NAME [--out FILE.json]\n\n"
-            + "".join(f"  {name:<16} {about}\n" for name, about in benchmarks.items())
+            + "".join(f"  {name:<16} {_summary(path)}\n" for name, path in benchmarks.items())
         )
         return 0 if arguments in (["--help"], ["-h"]) else 2
     name = arguments[0].replace("-", "_")
     if name not in benchmarks:
         complain(f'no benchmark "{arguments[0]}"; there are: {", ".join(benchmarks)}', 2)
     sys.path.insert(0, str(root))
-    result = importlib.import_module(f"benchmarks.{name}").main(arguments[1:])
+    module = f"benchmarks.{name}" if benchmarks[name].stem == name else f"benchmarks.{name}.__main__"
+    result = importlib.import_module(module).main(arguments[1:])
     return result if isinstance(result, int) else 0
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every module, and of every package what runs it."""
+    return sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")], key=_name)
+
+
+def _name(path: Path) -> str:
+    return path.parent.name if path.stem == "__main__" else path.stem
 
 
 def _root() -> Path:

@@ -1,0 +1,217 @@
+"""The tables of the HAMS paper: six services, bare metal and the modes, overhead and recovery.
+
+`hams bench paper [--part NAME] [--services SP,OLM] [--modes NonStop,Remus] [--short] [--out FILE.json]`: each
+part adds its rows to the folder beside the file, and writes the page `index.html` there anew.
+"""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import uvloop
+
+from benchmarks.chain import machine
+from benchmarks.paper import overhead
+from benchmarks.paper.running import Failed
+from benchmarks.paper.services import (
+    FULL_BATCH,
+    MODES,
+    SERVICES,
+    UNBUILT,
+    Service,
+    Settings,
+    read_times,
+    too_little_memory,
+)
+from benchmarks.paper.tables import deliver_parts
+from benchmarks.report import Result, add_options
+from hams_operator.local.capacity import cores
+from hams_operator.local.supervisor import CannotStart
+
+SHORT = ("SP", "OLM")
+Rows = list[dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call measures."""
+
+    services: Sequence[Service]
+    modes: Sequence[str]
+    settings: Settings
+    plan: overhead.Plan
+    short: bool
+    bytes_given: bool
+    services_given: bool
+
+
+def _overhead(run: Run) -> Coroutine[None, None, Rows]:
+    eased = not run.bytes_given and cores() < overhead.CORES_FULL
+    return overhead.overhead(run.services, run.modes, run.settings, run.plan, eased=eased)
+
+
+def _batches(run: Run) -> Coroutine[None, None, Rows]:
+    sizes = (1, FULL_BATCH) if run.short else overhead.BATCHES
+    return overhead.batches(run.services, run.modes, run.settings, run.plan, sizes)
+
+
+def _ablations(run: Run) -> Coroutine[None, None, Rows]:
+    return overhead.ablations(run.services, run.modes, run.settings, run.plan)
+
+
+def _scale(run: Run) -> Coroutine[None, None, Rows]:
+    chosen = run.services if run.services_given else [SERVICES[name] for name in overhead.SCALED]
+    return overhead.scale(chosen, run.modes, run.settings, run.plan)
+
+
+PARTS: dict[str, Callable[[Run], Coroutine[None, None, Rows]]] = {
+    "overhead": _overhead,
+    "batches": _batches,
+    "ablations": _ablations,
+    "scale": _scale,
+}
+ALL = "all"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write; 1 if anything failed, was lost or was doubled."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        run = _run(options)
+    except ValueError as error:
+        parser.error(str(error))
+    parts = list(PARTS) if options.part == ALL else [options.part]
+    status = 0
+    for part in parts:
+        try:
+            rows = uvloop.run(_measured(PARTS[part], run))
+        except (CannotStart, Failed, TimeoutError) as error:
+            print(f"part {part}: {error or 'a graph was not ready in time'}", file=sys.stderr)
+            return 1
+        result: Result = {
+            "bench": f"paper/{part}",
+            "machine": machine(),
+            "seed": run.plan.seed,
+            "command": " ".join(["hams bench paper", *(arguments or [])]),
+            "rows": rows,
+        }
+        deliver_parts(result, part, options)
+        status |= any(row.get("ok") is False for row in rows)
+    return int(status)
+
+
+async def _measured(part: Callable[[Run], Coroutine[None, None, Rows]], run: Run) -> Rows:
+    return await part(run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("hams bench paper", "hams bench paper [OPTIONS]", __doc__)
+    add_options(parser)
+    parser.add_argument("--part", type=_one_of("part", [*PARTS, ALL]), default="overhead")
+    parser.add_argument("--services", type=_several("service", list(SERVICES)), default=None)
+    parser.add_argument("--modes", type=_several("mode", list(MODES), UNBUILT), default=None)
+    parser.add_argument("--models", choices=("emulated", "real"), default="emulated")
+    parser.add_argument("--pace", choices=("paper", "none"), default="paper")
+    parser.add_argument("--state", choices=("everything", "cells"), default="everything")
+    parser.add_argument(
+        "--bytes", type=_part_of_one, default=None, metavar="1/8", help="a part of every state"
+    )
+    parser.add_argument("--batch", type=_rows, default=FULL_BATCH, help="rows of a batch")
+    parser.add_argument("--rows-per-request", type=int, choices=(1, 64), default=64)
+    parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
+    parser.add_argument("--short", action="store_true", help="SP and OLM, a few windows: does it run?")
+    parser.add_argument("--pairs", type=int, default=6, help="pairs of windows")
+    parser.add_argument("--window-s", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> Run:
+    """Raises ValueError with what cannot be measured."""
+    times = {} if options.times is None else read_times(options.times)
+    settings = Settings(
+        models=options.models,
+        pace=options.pace,
+        state=options.state,
+        bytes=1.0 if options.bytes is None else options.bytes,
+        batch=options.batch,
+        single_rows=options.rows_per_request == 1,
+        times=times,
+    )
+    names = options.services or (SHORT if options.short else tuple(SERVICES))
+    services = [SERVICES[name] for name in names]
+    modes = options.modes or ("NonStop", "Remus")
+    for mode in modes:
+        if (said := too_little_memory(services, mode, settings)) is not None:
+            raise ValueError(said)
+    plan = (
+        overhead.Plan(2, 3.0, 0.5, options.seed)
+        if options.short
+        else overhead.Plan(options.pairs, options.window_s, min(1.0, options.window_s / 4), options.seed)
+    )
+    return Run(
+        services,
+        modes,
+        settings,
+        plan,
+        options.short,
+        options.bytes is not None,
+        options.services is not None,
+    )
+
+
+def _one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(_unknown(what, text, known))
+        return text
+
+    return read
+
+
+def _several(
+    what: str, known: Sequence[str], unbuilt: dict[str, str] | None = None
+) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        for name in text.split(","):
+            if unbuilt is not None and name in unbuilt:
+                raise argparse.ArgumentTypeError(unbuilt[name])
+            if name not in known:
+                raise argparse.ArgumentTypeError(_unknown(what, name, [*known, *(unbuilt or ())]))
+        return tuple(text.split(","))
+
+    return read
+
+
+def _unknown(what: str, text: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(text, list(known), 1, 0.5) or [
+        name for name in known if name.lower() == text.lower()
+    ]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"no {what} {text!r}{hint} Known are {', '.join(known)}"
+
+
+def _part_of_one(text: str) -> float:
+    try:
+        value = float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(
+            f"expected a part such as 1/8, above 0 and at most 1, found {text!r}"
+        )
+    return value
+
+
+def _rows(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"expected rows from 1 to 1024, found {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""One graph of a measurement: started, asked in windows by clients without pause, its CPU counted."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.chain import redundant
+from benchmarks.paper.services import Service, Settings, graph_file, graph_of, kind_of, requests_of
+from hams_graph import load
+from hams_load.inference import InferClient, InferTensor
+from hams_operator.local.supervisor import Supervisor
+
+REQUESTS = 16
+"""Different requests that are asked in turn."""
+
+ANSWER_S = 60.0
+READY_S = 240.0
+"""Large states take long to reach their backups."""
+
+
+class Failed(Exception):
+    """A request was not answered with 200: what was measured is worth nothing."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One batch: what kind it was, when it was asked and when all of it was answered, in s."""
+
+    kind: str
+    began: float
+    ended: float
+
+
+class Running:
+    """A graph that answers."""
+
+    def __init__(self, service: Service, mode: str, settings: Settings, supervisor: Supervisor) -> None:
+        self.service = service
+        self.mode = mode
+        self.settings = settings
+        self.supervisor = supervisor
+        self.name = supervisor.graph.data.name
+        self.client = InferClient(supervisor.url, self.name, ANSWER_S)
+        self._keys = itertools.count()
+        self._pids: set[int] = set()
+        self._epochs: dict[str, int] = {}
+        rows = 1 if settings.single_rows else settings.batch
+        self._at_once = settings.batch if settings.single_rows else 1
+        self._requests = itertools.cycle(requests_of(service, rows, REQUESTS, seed=0))
+
+    async def window(self, under_way: int, seconds: float, drop_s: float) -> list[Sample]:
+        """What was asked after the first `drop_s` and answered before the end, `under_way` batches at a time.
+
+        All that was asked is answered when it returns. Raises Failed.
+        """
+        begin = time.perf_counter()
+        end = begin + seconds
+        samples: list[Sample] = []
+
+        async def ask() -> None:
+            while (began := time.perf_counter()) < end:
+                batch = [next(self._requests)]
+                while len(batch) < self._at_once:
+                    batch.append(next(self._alike(batch[0])))
+                await asyncio.gather(*(self._answered(item) for item in batch))
+                samples.append(Sample(kind_of(batch[0]), began, time.perf_counter()))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(under_way):
+                group.create_task(ask())
+        return [item for item in samples if item.began >= begin + drop_s and item.ended <= end]
+
+    def _alike(self, request: tuple[InferTensor, ...]) -> Iterator[tuple[InferTensor, ...]]:
+        return (item for item in self._requests if kind_of(item) == kind_of(request))
+
+    async def _answered(self, request: tuple[InferTensor, ...]) -> None:
+        answer = await self.client.infer(request, f"{self.name}-{next(self._keys)}")
+        if answer.status != 200:
+            raise Failed(f"{self.name}: a request failed: {answer.status}: {answer.error}")
+
+    async def looked_up(self) -> None:
+        """Learn which processes are the graph's."""
+        view = await self.supervisor.view()
+        pids = {pid for item in view.instances for pid in (item.proxy_pid, item.model_pid) if pid}
+        self._pids |= pids
+        self._epochs = await self._epochs_now()
+
+    async def failed_over(self) -> bool:
+        """Whether any role changed hands since this was asked last."""
+        before, self._epochs = self._epochs, await self._epochs_now()
+        return before != self._epochs
+
+    async def _epochs_now(self) -> dict[str, int]:
+        topology = await self.supervisor.topology()
+        epochs = {item.name: item.epoch for item in topology.sets}
+        for table in topology.tables:
+            epochs |= {f"{table.op}/{number}": slot.epoch for number, slot in enumerate(table.slots)}
+        return epochs
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all its processes so far."""
+        return sum(cpu_of(pid) for pid in self._pids)
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def running(
+    service: Service,
+    mode: str,
+    settings: Settings,
+    *,
+    standby: bool = False,
+    history: Path | None = None,
+) -> AsyncIterator[Running]:
+    """A service in a mode, all its replicas in sync. Raises TimeoutError, CannotStart."""
+    async with AsyncExitStack() as stack:
+        path = stack.enter_context(graph_file(graph_of(service, mode, settings, standby=standby)))
+        supervisor = Supervisor(load(path), path, None, history, None)
+        stack.push_async_callback(supervisor.stop)
+        await supervisor.start()
+        await redundant(supervisor, READY_S)
+        made = Running(service, mode, settings, supervisor)
+        await stack.enter_async_context(made.client)
+        await made.looked_up()
+        yield made

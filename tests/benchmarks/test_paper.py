@@ -1,0 +1,277 @@
+"""`hams bench paper`: its graphs, its statistics, what it refuses, and the files that pieces add up in."""
+
+import argparse
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.paper import __main__ as command
+from benchmarks.paper import services
+from benchmarks.paper.overhead import compared
+from benchmarks.paper.paired import orders, rate, ratio_of_medians, ratio_of_rates, wander
+from benchmarks.paper.running import Failed, Sample
+from benchmarks.paper.services import MODES, SERVICES, Settings, graph_file, graph_of, read_times, state_bytes
+from benchmarks.paper.tables import deliver_parts, merged
+
+from hams_graph import load
+from hams_protocol.graph import Graph
+
+EACH = pytest.mark.parametrize("name", SERVICES)
+
+
+def compiled(name: str, mode: str = "NonStop", settings: Settings | None = None, **more: bool) -> Graph:
+    with graph_file(graph_of(SERVICES[name], mode, settings or Settings(), **more)) as path:
+        return load(path)
+
+
+# -- graphs
+
+
+@EACH
+@pytest.mark.parametrize("mode", ["None", *MODES])
+def test_every_service_compiles_in_every_mode(name: str, mode: str) -> None:
+    graph = compiled(name, mode)
+    assert graph.data.mode.value == mode
+    stateful = tuple(op.name for op in graph.data.operators if op.stateful)
+    assert stateful == SERVICES[name].stateful
+    assert {output.name for output in graph.data.outputs} >= set(SERVICES[name].counts.values())
+
+
+@EACH
+def test_the_longest_path_and_the_sizes_are_those_of_the_file(name: str) -> None:
+    graph = compiled(name)
+    depth = {"frontend": 0}
+    for op in graph.data.operators:
+        depth[op.name] = 1 + max(depth.get(edge.source, 0) for edge in op.in_edges)
+    assert max(depth.values()) == SERVICES[name].deepest
+    sizes = [json.loads(op.model.config).get("sizeMiB", 0) for op in graph.data.operators if op.stateful]
+    assert sum(sizes) == pytest.approx(SERVICES[name].state_mib)
+
+
+def test_bare_metal_has_no_copies_and_a_kill_finds_a_replacement_warm() -> None:
+    assert [op.backups for op in compiled("SP", "None").data.operators if op.stateful] == [0, 0]
+    assert [op.backups for op in compiled("SP").data.operators if op.stateful] == [1, 1]
+    assert not any(op.hot_standbys for op in compiled("SP").data.operators)
+    warm = compiled("SP", standby=True).data.operators
+    assert all(op.hot_standbys for op in warm if not op.stateful)
+
+
+def test_settings_reach_every_operator() -> None:
+    settings = Settings(state="cells", bytes=0.125, batch=8, times={"SP": {"o2": (5.0, 1.0)}})
+    operators = {op.name: op for op in compiled("SP", settings=settings).data.operators}
+    config = json.loads(operators["o2"].model.config)
+    assert (config["state"], config["bytes"], config["rows"]) == ("cells", 0.125, 8)
+    assert (config["computeMs"], config["updateMs"]) == (5.0, 1.0)
+    assert {op.batch.max_rows for op in operators.values()} == {8}
+    still = compiled("SP", settings=replace(settings, pace="none")).data.operators
+    assert {json.loads(op.model.config)["computeMs"] for op in still} == {0}
+
+
+@EACH
+def test_every_request_fits_its_graph(name: str) -> None:
+    graph = compiled(name)
+    declared = {item.name: (item.datatype, len(item.shape) + 1) for item in graph.data.inputs}
+    for request in services.requests_of(SERVICES[name], 3, 4, 0):
+        for item in request:
+            assert declared[item.name] == (item.datatype, len(item.shape))
+            assert item.shape[0] == 3
+
+
+# -- statistics
+
+
+def test_a_ratio_lies_within_its_interval_and_pairs_take_the_wandering_out() -> None:
+    random = np.random.default_rng(3)
+    speeds = [1.0, 1.3, 0.9, 1.2, 1.1, 1.0]
+    bare = [list(0.1 * speed * random.normal(1, 0.001, 50)) for speed in speeds]
+    mode = [[1.05 * value for value in window] for window in bare]
+    ratio = ratio_of_medians(bare, mode, 1)
+    assert ratio.value == pytest.approx(1.05)
+    assert ratio.low == pytest.approx(1.05) == ratio.high, "what wanders is in both windows of a pair"
+    assert ratio_of_rates([10, 20], [9, 18], 1).value == pytest.approx(0.9)
+
+
+def test_an_interval_grows_with_what_lies_between_windows() -> None:
+    quiet = ratio_of_medians([[1.0]] * 6, [[1.1], [1.1], [1.1], [1.1], [1.1], [1.1]], 1)
+    noisy = ratio_of_medians([[1.0]] * 6, [[1.0], [1.2], [1.1], [0.9], [1.3], [1.1]], 1)
+    assert noisy.high - noisy.low > 0.05 > quiet.high - quiet.low
+    assert noisy == ratio_of_medians([[1.0]] * 6, [[1.0], [1.2], [1.1], [0.9], [1.3], [1.1]], 1), "seeded"
+
+
+@pytest.mark.parametrize(("bare", "mode"), [([], []), ([[1.0]], []), ([[1.0]], [[]])])
+def test_nothing_is_compared_with_nothing(bare: Any, mode: Any) -> None:
+    with pytest.raises(ValueError, match="expected pairs of windows"):
+        ratio_of_medians(bare, mode, 1)
+
+
+def test_a_rate_goes_from_the_first_to_the_last() -> None:
+    assert rate([10.0, 10.5, 11.0]) == pytest.approx(2.0)
+    assert np.isnan(rate([10.0]))
+
+
+def samples(latency: float, kinds: str = "all") -> list[Sample]:
+    names = itertools.cycle(kinds.split(","))
+    return [Sample(next(names), at * latency, (at + 1) * latency) for at in range(20)]
+
+
+def test_a_run_whose_bare_metal_wanders_is_disturbed() -> None:
+    steady = [samples(0.1), samples(0.101)]
+    assert not compared(steady, [samples(0.11)] * 2, "all", 1)["disturbed"]
+    wandering = [samples(0.1), samples(0.104)]
+    assert compared(wandering, [samples(0.11)] * 2, "all", 1)["disturbed"]
+    assert wander([[0.1], [0.104]]) == pytest.approx(0.004 / 0.102)
+
+
+def test_what_a_mode_adds_and_loses() -> None:
+    row: dict[str, Any] = compared([samples(0.1)] * 3, [samples(0.125)] * 3, "all", 1)
+    assert (row["bare_ms"], row["mode_ms"], row["added_ms"]) == (100.0, 125.0, 25.0)
+    assert row["overhead_percent"] == {"value": 25.0, "low": 25.0, "high": 25.0}
+    assert row["lost_percent"]["value"] == pytest.approx(20.0)
+    assert [len(window) for window in row["samples_ms"]["mode"]] == [20] * 3
+
+
+def test_the_mean_of_a_learner_is_that_of_what_trains_and_what_infers() -> None:
+    window = [
+        Sample("train", 0.0, 0.3),
+        Sample("infer", 0.3, 0.4),
+        Sample("train", 0.4, 0.7),
+        Sample("infer", 0.7, 0.8),
+    ]
+    row = compared([window], [window], "mean", 1)
+    assert row["bare_ms"] == 200.0
+    assert compared([window], [window], "train", 1)["bare_ms"] == 300.0
+
+
+def test_a_window_that_is_too_short_is_told() -> None:
+    with pytest.raises(Failed, match="--window-s makes it longer"):
+        compared([samples(1.0)[:1]], [samples(1.0)], "all", 1)
+
+
+def test_who_goes_first_is_drawn_by_the_seed() -> None:
+    assert orders(20, 1) == orders(20, 1) != orders(20, 2)
+    assert {*orders(20, 1)} == {True, False}
+
+
+# -- what is refused, each with one sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--modes", "Nonstop"], "no mode 'Nonstop'; did you mean NonStop?"),
+        (["--modes", "LineageStash"], "mode LineageStash is not built yet"),
+        (["--services", "SB"], "no service 'SB'; did you mean S"),
+        (["--services", "olm"], "no service 'olm'; did you mean OLM?"),
+        (["--part", "overhed"], "no part 'overhed'; did you mean overhead?"),
+        (["--bytes", "2"], "expected a part such as 1/8, above 0 and at most 1, found '2'"),
+        (["--bytes", "1/0"], "expected a part such as 1/8"),
+        (["--batch", "0"], "expected rows from 1 to 1024, found '0'"),
+        (["--times", "nowhere.yaml"], "--times nowhere.yaml: cannot be read"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_a_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SP: {o2: [.nan, 1]}", r"SP\.o2: expected \[compute, update\] in ms, 0 or more, found \[nan, 1\]"),
+        ("SP: {o2: [1, -2]}", r"SP\.o2: expected \[compute, update\] in ms, 0 or more"),
+        ("SP: {o2: [.inf, 0]}", r"SP\.o2: expected"),
+        ("SP: {o2: fast}", r"SP\.o2: expected"),
+        ("SP: {o2: true}", r"SP\.o2: expected"),
+        ("SP: {o9: 3}", r"SP\.o9: expected an operator of o1, o2, o3"),
+        ("SQ: {o2: 3}", "expected a service of SA, SP, AP, FD, OLV, OLM, found 'SQ'"),
+        ("SP: 3", "SP: expected operators and their times, found 3"),
+        ("- 1", "expected services and their operators' times"),
+        ("{", "expected YAML"),
+    ],
+)
+def test_times_that_are_none_are_refused_with_their_place(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_times(str(tmp_path / "t.yaml"))
+
+
+def test_times_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("SP: {o2: [46, 2], o7: 3}")
+    assert read_times(str(tmp_path / "t.yaml")) == {"SP": {"o2": (46.0, 2.0), "o7": (3.0, 0.0)}}
+    assert read_times("light") == {"OLV": {"o4": (13.0, 0.0)}}
+
+
+def test_too_little_memory_is_told_with_what_is_needed_and_what_fits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(services, "memory_available", lambda: 6 * 10**9)
+    with pytest.raises(SystemExit):
+        command.main(["--services", "OLV"])
+    said = capsys.readouterr().err
+    assert "OLV in mode NonStop needs about 10.8 GB" in said
+    assert "6.0 GB are free: --bytes 1/4 makes the states smaller" in said
+    assert services.too_little_memory([SERVICES["OLV"]], "NonStop", Settings(bytes=0.25)) is None
+
+
+def test_cells_are_what_changes_and_a_learner_changes_everything() -> None:
+    whole, cells = Settings(), Settings(state="cells")
+    assert state_bytes(SERVICES["OLV"], cells) == state_bytes(SERVICES["OLV"], whole)
+    assert state_bytes(SERVICES["AP"], cells) < state_bytes(SERVICES["AP"], whole) / 5
+
+
+# -- the files
+
+
+def row(service: str, mode: str, ms: float) -> dict[str, Any]:
+    percent = {"value": 1.0, "low": 0.5, "high": 1.5}
+    return {
+        "service": service,
+        "mode": mode,
+        "load": "L1",
+        "kind": "all",
+        **Settings().said(),
+        "bare_ms": 100.0,
+        "mode_ms": ms,
+        "added_ms": ms - 100,
+        "overhead_percent": percent,
+        "lost_percent": percent,
+        "bare_busy_cores": 0.1,
+        "mode_busy_cores": 0.2,
+        "void": False,
+    }
+
+
+def test_a_piece_takes_the_place_of_the_rows_that_it_measured_again() -> None:
+    old = [row("SP", "NonStop", 101), row("SP", "Remus", 110)]
+    new = [row("SP", "Remus", 112), row("OLM", "Remus", 30)]
+    assert [(item["service"], item["mode_ms"]) for item in merged(old, new)] == [
+        ("SP", 101),
+        ("SP", 112),
+        ("OLM", 30),
+    ]
+
+
+def test_json_is_printed_alone_and_written_and_added_to_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = argparse.Namespace(out=tmp_path / "paper.json", output="json")
+    for mode in ("NonStop", "Remus"):
+        result = {
+            "bench": "paper/overhead",
+            "machine": {"at": "2026-11-24 12:00:00"},
+            "command": "hams bench paper",
+            "rows": [row("SP", mode, 101)],
+        }
+        deliver_parts(result, "overhead", options)
+        assert json.loads(capsys.readouterr().out) == result == json.loads(options.out.read_text())
+    together = json.loads((tmp_path / "paper" / "overhead.json").read_text())["rows"]
+    assert [item["mode"] for item in together] == ["NonStop", "Remus"]
+    assert together[0]["measured"] == "2026-11-24 12:00:00"
