@@ -45,6 +45,21 @@ def lines(
     plt.close(figure)
 
 
+def stacked(labels: Sequence[str], layers: Mapping[str, Sequence[float]], unit: str, path: Path) -> None:
+    """One bar for each label, its layers one on the other."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    base = [0.0] * len(labels)
+    for name, values in layers.items():
+        axes.bar(range(len(labels)), values, 0.7, bottom=base, label=name)
+        base = [below + value for below, value in zip(base, values, strict=True)]
+    axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)
+    axes.set_ylabel(unit)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)
+
+
 def bars(
     labels: Sequence[str],
     groups: Mapping[str, Sequence[float]],
@@ -52,12 +67,17 @@ def bars(
     path: Path,
     *,
     logarithmic: bool = False,
+    bounds: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> None:
-    """Groups of bars side by side; `logarithmic` where the values span decades."""
+    """Groups of bars side by side; `logarithmic` where the values span decades. `bounds`: the lower and upper
+    one of each value."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     width = 0.8 / max(len(groups), 1)
     for number, (name, values) in enumerate(groups.items()):
-        axes.bar([index + number * width for index in range(len(labels))], values, width, label=name)
+        at = [index + number * width for index in range(len(labels))]
+        axes.bar(at, values, width, label=name)
+        for x, value, (low, high) in zip(at, values, (bounds or {}).get(name, ()), strict=False):
+            axes.plot([x, x], [min(low, value), max(high, value)], color="black", linewidth=1)
     axes.set_xticks(
         [index + 0.4 - width / 2 for index in range(len(labels))], labels, rotation=20, ha="right", fontsize=8
     )

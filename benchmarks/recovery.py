@@ -266,6 +266,17 @@ class TopologyLog:
 
     def split(self, moment: float, log: Log, history: Path) -> dict[str, float]:
         """Detect, decide, promote, resend, in seconds; steps that did not happen are left out."""
+        parts, decided = self.decided(moment)
+        if decided is not None:
+            executed = _first_exec(history, decided)
+            reply = log.first_after(decided)
+            if executed is not None:
+                parts["promote"] = max(executed - decided, 0.0)
+                parts["resend"] = max(reply - executed, 0.0)
+        return parts
+
+    def decided(self, moment: float) -> tuple[dict[str, float], float | None]:
+        """Detect and decide, in seconds, as far as they happened, and when it was decided."""
         before = [topology for at, topology in self._seen if at < moment][-1]
         after = [(at, topology) for at, topology in self._seen if at >= moment]
         revoked = next((at for at, topology in after if set(topology.revoked) - set(before.revoked)), None)
@@ -275,12 +286,7 @@ class TopologyLog:
             parts["detect"] = revoked - moment
         if decided is not None:
             parts["decide"] = decided - (revoked if revoked is not None else moment)
-            executed = _first_exec(history, decided)
-            reply = log.first_after(decided)
-            if executed is not None:
-                parts["promote"] = max(executed - decided, 0.0)
-                parts["resend"] = max(reply - executed, 0.0)
-        return parts
+        return parts, decided
 
 
 def _moved(before: Topology, after: Topology) -> bool:

@@ -14,7 +14,8 @@ from fractions import Fraction
 import uvloop
 
 from benchmarks.chain import machine
-from benchmarks.paper import overhead
+from benchmarks.paper import breakdown, divergence, overhead, recovery
+from benchmarks.paper.files import deliver_parts
 from benchmarks.paper.running import Failed
 from benchmarks.paper.services import (
     FULL_BATCH,
@@ -26,7 +27,6 @@ from benchmarks.paper.services import (
     read_times,
     too_little_memory,
 )
-from benchmarks.paper.tables import deliver_parts
 from benchmarks.report import Result, add_options
 from hams_operator.local.capacity import cores
 from hams_operator.local.supervisor import CannotStart
@@ -46,11 +46,13 @@ class Run:
     short: bool
     bytes_given: bool
     services_given: bool
+    loads: Sequence[str]
+    kills: int
 
 
 def _overhead(run: Run) -> Coroutine[None, None, Rows]:
     eased = not run.bytes_given and cores() < overhead.CORES_FULL
-    return overhead.overhead(run.services, run.modes, run.settings, run.plan, eased=eased)
+    return overhead.overhead(run.services, run.modes, run.settings, run.plan, run.loads, eased=eased)
 
 
 def _batches(run: Run) -> Coroutine[None, None, Rows]:
@@ -67,10 +69,30 @@ def _scale(run: Run) -> Coroutine[None, None, Rows]:
     return overhead.scale(chosen, run.modes, run.settings, run.plan)
 
 
+def _recovery(run: Run) -> Coroutine[None, None, Rows]:
+    return recovery.recovery(run.services, run.modes, run.settings, run.kills)
+
+
+def _correlated(run: Run) -> Coroutine[None, None, Rows]:
+    return recovery.correlated(run.services, run.modes, run.settings, run.kills)
+
+
+def _divergence(run: Run) -> Coroutine[None, None, Rows]:
+    return divergence.divergence(run.modes, run.settings, run.kills)
+
+
+def _breakdown(run: Run) -> Coroutine[None, None, Rows]:
+    return breakdown.breakdown(run.services, run.modes, run.settings, run.plan.window_s)
+
+
 PARTS: dict[str, Callable[[Run], Coroutine[None, None, Rows]]] = {
     "overhead": _overhead,
     "batches": _batches,
     "ablations": _ablations,
+    "breakdown": _breakdown,
+    "recovery": _recovery,
+    "correlated": _correlated,
+    "divergence": _divergence,
     "scale": _scale,
 }
 ALL = "all"
@@ -114,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", type=_one_of("part", [*PARTS, ALL]), default="overhead")
     parser.add_argument("--services", type=_several("service", list(SERVICES)), default=None)
     parser.add_argument("--modes", type=_several("mode", list(MODES), UNBUILT), default=None)
+    parser.add_argument(
+        "--loads", type=_several("load", overhead.LOADS), default=overhead.LOADS, help="of part overhead"
+    )
     parser.add_argument("--models", choices=("emulated", "real"), default="emulated")
     parser.add_argument("--pace", choices=("paper", "none"), default="paper")
     parser.add_argument("--state", choices=("everything", "cells"), default="everything")
@@ -124,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows-per-request", type=int, choices=(1, 64), default=64)
     parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
     parser.add_argument("--short", action="store_true", help="SP and OLM, a few windows: does it run?")
+    parser.add_argument("--kills", type=int, default=10, help="of each kind")
     parser.add_argument("--pairs", type=int, default=6, help="pairs of windows")
     parser.add_argument("--window-s", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -161,6 +187,8 @@ def _run(options: argparse.Namespace) -> Run:
         options.short,
         options.bytes is not None,
         options.services is not None,
+        options.loads,
+        1 if options.short else options.kills,
     )
 
 

@@ -149,17 +149,23 @@ def _percent(ratio: Ratio) -> dict[str, float]:
 
 
 async def overhead(
-    services: Sequence[Service], modes: Sequence[str], settings: Settings, plan: Plan, *, eased: bool
+    services: Sequence[Service],
+    modes: Sequence[str],
+    settings: Settings,
+    plan: Plan,
+    loads: Sequence[str],
+    *,
+    eased: bool,
 ) -> list[dict[str, object]]:
-    """L1 and L2 with the states as they are, Sat with smaller ones if `eased`."""
+    """The loads with the states as they are; if `eased`, Sat with smaller ones."""
     rows: list[dict[str, object]] = []
+    whole = [load for load in loads if not (eased and load == "Sat")]
     for service in services:
         for mode in modes:
-            if not eased:
-                rows += await measured(service, mode, settings, LOADS, plan)
-                continue
-            rows += await measured(service, mode, settings, ("L1", "L2"), plan)
-            rows += await measured(service, mode, replace(settings, bytes=EASED), ("Sat",), plan)
+            if whole:
+                rows += await measured(service, mode, settings, whole, plan)
+            if len(whole) < len(loads):
+                rows += await measured(service, mode, replace(settings, bytes=EASED), ("Sat",), plan)
     return rows
 
 

@@ -47,7 +47,7 @@ class Running:
         self.name = supervisor.graph.data.name
         self.client = InferClient(supervisor.url, self.name, ANSWER_S)
         self._keys = itertools.count()
-        self._pids: set[int] = set()
+        self._pids: dict[int, str] = {}
         self._epochs: dict[str, int] = {}
         rows = 1 if settings.single_rows else settings.batch
         self._at_once = settings.batch if settings.single_rows else 1
@@ -75,6 +75,10 @@ class Running:
                 group.create_task(ask())
         return [item for item in samples if item.began >= begin + drop_s and item.ended <= end]
 
+    def next_request(self) -> tuple[InferTensor, ...]:
+        """The next of the requests that are asked in turn."""
+        return next(self._requests)
+
     def _alike(self, request: tuple[InferTensor, ...]) -> Iterator[tuple[InferTensor, ...]]:
         return (item for item in self._requests if kind_of(item) == kind_of(request))
 
@@ -85,9 +89,11 @@ class Running:
 
     async def looked_up(self) -> None:
         """Learn which processes are the graph's."""
-        view = await self.supervisor.view()
-        pids = {pid for item in view.instances for pid in (item.proxy_pid, item.model_pid) if pid}
-        self._pids |= pids
+        for item in (await self.supervisor.view()).instances:
+            kind = f"{item.role}s" if item.operator is None else "proxies"
+            for name, pid in ((kind, item.proxy_pid), ("models", item.model_pid)):
+                if pid:
+                    self._pids[pid] = name
         self._epochs = await self._epochs_now()
 
     async def failed_over(self) -> bool:
@@ -105,6 +111,13 @@ class Running:
     def cpu_s(self) -> float:
         """CPU seconds of all its processes so far."""
         return sum(cpu_of(pid) for pid in self._pids)
+
+    def cpu_by_kind(self) -> dict[str, float]:
+        """The same, for proxies, models, frontends and managers."""
+        kinds = dict.fromkeys(sorted(set(self._pids.values())), 0.0)
+        for pid, kind in self._pids.items():
+            kinds[kind] += cpu_of(pid)
+        return kinds
 
 
 def cpu_of(pid: int) -> float:

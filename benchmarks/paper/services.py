@@ -84,7 +84,7 @@ class Settings:
 
     `state`: everything or cells. `bytes`: a part of every state. `batch`: rows of a batch. `single_rows`: a
     batch is as many requests of one row. `pace`: whether operators wait for the paper's times. `more`: config
-    of every stateful operator.
+    of every stateful operator. `patient`: an instance that stands still for a while is not replaced.
     """
 
     models: str = "emulated"
@@ -95,6 +95,7 @@ class Settings:
     single_rows: bool = False
     times: Times = field(default_factory=dict)
     more: Mapping[str, float] = field(default_factory=dict)
+    patient: bool = False
 
     def said(self) -> dict[str, object]:
         """For a measurement's rows."""
@@ -117,8 +118,8 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
     spec = graph["spec"]
     spec["mode"] = mode
     spec["frontend"] = {"requestTimeout": "60s"}
-    if not standby:
-        spec["recovery"] = {"suspectAfter": "1s"}  # a busy machine must not look like a dead one
+    if settings.patient or not standby:
+        spec["recovery"] = {"suspectAfter": "2s"}  # a busy machine must not look like a dead one
     times = settings.times.get(service.name, {})
     for operator in spec["operators"]:
         config = operator["model"]["config"]

@@ -1,127 +1,222 @@
-"""Tables of what was measured, for people, and the files that a part leaves behind.
+"""Tables of what was measured: a head and lines of text, for a terminal and for the page alike."""
 
-The parts are measured in pieces, a service or a mode at a time. So each piece's rows take their places in one
-file for each part, and the page is made anew of all of them.
-"""
-
-import argparse
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.report import Result, rows_of
-
-KEYS = (
-    "service",
-    "mode",
-    "load",
-    "kind",
-    "models",
-    "pace",
-    "state",
-    "bytes",
-    "batch",
-    "rows_per_request",
-    "times",
-    "case",
-    "system",
-)
-"""What tells one row of a part from another."""
+from benchmarks.paper.breakdown import PARTS as PARTS_OF_A_BATCH
+from benchmarks.paper.published import CORRELATED, PUBLISHED, STATELESS_MS, bare_ms
 
 Row = Mapping[str, Any]
+ABSENT = "-"
+STEPS_SHOWN = ("detect", "decide", "load", "resend")
 
 
-def key_of(row: Row) -> tuple[object, ...]:
-    """Which row it is, whenever it was measured."""
-    return tuple(row.get(name) for name in KEYS)
+@dataclass(frozen=True)
+class Table:
+    """Lines of equally many cells under a head."""
+
+    head: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+    def text(self) -> list[str]:
+        """For a terminal."""
+        everything = (self.head, *self.lines)
+        widths = [max(len(line[at]) for line in everything) for at in range(len(self.head))]
+        return [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in everything
+        ]
 
 
-def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """The new rows in the places of those that they replace, the rest behind."""
-    fresh = {key_of(row): row for row in new}
-    kept = [fresh.pop(key_of(row), row) for row in old]
-    return [*kept, *fresh.values()]
+def table_of(part: str, rows: Sequence[Row]) -> Table:
+    """The table of a part."""
+    return _TABLES[part](rows)
 
 
-def deliver_parts(result: Result, part: str, options: argparse.Namespace) -> None:
-    """Print what was measured; with `--out FILE.json` write it there, and take it into the folder FILE."""
-    text = json.dumps(result, indent=1)
-    if options.output == "json":
-        print(text, flush=True)
-    else:
-        print_part(part, rows_of(result))
-    if options.out is None:
-        return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text + "\n")
-    folder = options.out.with_suffix("")
-    folder.mkdir(exist_ok=True)
-    file = folder / f"{part}.json"
-    old = rows_of(json.loads(file.read_text())) if file.is_file() else []
-    stamped = [
-        {**row, "measured": result["machine"]["at"], "command": result["command"]} for row in rows_of(result)
+def interval(percent: Mapping[str, float]) -> str:
+    """A percentage with its interval."""
+    return f"{percent['value']:.1f} ({percent['low']:.1f} to {percent['high']:.1f})"
+
+
+def size(row: Row) -> str:
+    """Which states: all of the module or the cells, and what part of them."""
+    part = "" if row["bytes"] == 1 else f", 1/{round(1 / row['bytes'])}"
+    return f"{row['state']}{part}"
+
+
+def verdict(row: Row) -> str:
+    """Whether a pair of windows counts."""
+    if row.get("failed_over"):
+        return "void: failed over"
+    return "void: disturbed" if row["void"] else "ok"
+
+
+def _overhead(rows: Sequence[Row]) -> Table:
+    head = ("service", "mode", "load", "kind", "batch", "states", "bare ms", "ms", "added ms", "overhead %",
+            "throughput lost %", "paper %", "others' cores", "run")  # fmt: skip
+    lines = [
+        (
+            row["service"],
+            row["mode"],
+            row["load"],
+            row["kind"],
+            str(row["batch"]),
+            size(row),
+            f"{row['bare_ms']:.1f}",
+            f"{row['mode_ms']:.1f}",
+            f"{row['added_ms']:.1f}",
+            interval(row["overhead_percent"]),
+            interval(row["lost_percent"]),
+            _paper_overhead(row),
+            f"{row['others_cores']:.2f}",
+            verdict(row),
+        )
+        for row in rows
     ]
-    result = {**result, "rows": merged(old, stamped)}
-    file.write_text(json.dumps(result, indent=1) + "\n")
+    return Table(head, tuple(lines))
 
 
-def print_part(part: str, rows: Sequence[Row]) -> None:
-    """For people."""
-    for line in lines_of(part, rows):
-        print(line)
+def _paper_overhead(row: Row) -> str:
+    """What the mode added in the paper, at a full batch with whole states."""
+    published = PUBLISHED[row["service"]].latency.get(row["mode"])
+    if published is None or row["batch"] != 64 or row["load"] == "Sat":
+        return ABSENT
+    return f"{100 * (published / bare_ms(row['service']) - 1):.1f}"
 
 
-def lines_of(part: str, rows: Sequence[Row]) -> list[str]:
-    """A table of fixed columns."""
-    head, body = table_of(part, rows)
-    columns = [max(len(str(line[at])) for line in (head, *body)) for at in range(len(head))]
-    return [
-        "  ".join(str(item).ljust(width) for item, width in zip(line, columns, strict=True)).rstrip()
-        for line in (head, *body)
-    ]
-
-
-def table_of(part: str, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of a part's table."""
-    head = [
+def _recovery(rows: Sequence[Row]) -> Table:
+    head = (
         "service",
         "mode",
-        "load",
-        "kind",
-        "batch",
-        "bytes",
-        "state",
-        "bare ms",
-        "ms",
-        "added",
-        "overhead %",
-        "95 %",
-        "lost %",
-        "95 %",
-        "cores",
-        "run",
-    ]
-    body = []
-    for row in rows:
-        over, lost = row["overhead_percent"], row["lost_percent"]
-        body.append(
-            [
-                row["service"],
-                row["mode"],
-                row["load"],
-                row["kind"],
-                str(row["batch"]),
-                f"{row['bytes']:.3g}",
-                row["state"],
-                f"{row['bare_ms']:.2f}",
-                f"{row['mode_ms']:.2f}",
-                f"{row['added_ms']:.2f}",
-                f"{over['value']:.2f}",
-                f"{over['low']:.2f}..{over['high']:.2f}",
-                f"{lost['value']:.2f}",
-                f"{lost['low']:.2f}..{lost['high']:.2f}",
-                f"{row['bare_busy_cores']:.2f}/{row['mode_busy_cores']:.2f}",
-                "void" if row["void"] else "ok",
-            ]
+        "killed",
+        "kills",
+        "recovered ms",
+        "paper ms",
+        "gap beyond usual ms",
+        "usual ms",
+        *STEPS_SHOWN,
+        "failed",
+        "lost or doubled",
+    )
+    lines = [
+        (
+            row["service"],
+            row["mode"],
+            row["case"],
+            str(row["kills"]),
+            _number(row["recovered_ms"]),
+            _paper_recovery(row),
+            _number(row["gap_ms"]),
+            _number(row["quiet_ms"]),
+            *(_number(row[f"{step}_ms"]) for step in STEPS_SHOWN),
+            str(row["failed"]),
+            lost(row),
         )
-    return head, body
+        for row in rows
+    ]
+    return Table(head, tuple(lines))
+
+
+def lost(row: Row) -> str:
+    """What the counts and the history say."""
+    if row["ok"]:
+        return "nothing"
+    said = [*(f"counts of {name}: {text}" for name, text in row["wrong_counts"].items()), *row["violations"]]
+    return "SOMETHING: " + "; ".join(said[:3])
+
+
+def _paper_recovery(row: Row) -> str:
+    if (together := f"{row['service']} {row['case']}") in CORRELATED:
+        return _number(CORRELATED[together])
+    if row["case"].endswith("stateless"):
+        return _number(STATELESS_MS)
+    return _number(PUBLISHED[row["service"]].recovery.get(row["mode"]))
+
+
+def _divergence(rows: Sequence[Row]) -> Table:
+    head = ("service", "mode", "noise", "kills", "requests", "asked again", "two answers", "failed",
+            "lost or doubled")  # fmt: skip
+    lines = [
+        (
+            row["service"],
+            row["mode"],
+            f"{row['noise']:g}",
+            str(row["kills"]),
+            str(row["requests"]),
+            str(row["asked_again"]),
+            str(row["differing"]),
+            str(row["failed"]),
+            lost(row),
+        )
+        for row in rows
+    ]
+    return Table(head, tuple(lines))
+
+
+def _breakdown(rows: Sequence[Row]) -> Table:
+    kinds = sorted({kind for row in rows for kind in row["cpu_ms_per_batch"]})
+    head = ("service", "mode", "batches", "latency ms", *(f"{name} ms" for name in PARTS_OF_A_BATCH),
+            "states: capture / record / acknowledged ms", *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
+    lines = [
+        (
+            row["service"],
+            row["mode"],
+            str(row["batches"]),
+            _number(row["latency_ms"]),
+            *(_number(row["parts_ms"][name]) for name in PARTS_OF_A_BATCH),
+            "; ".join(_state(op, steps) for op, steps in row["states_ms"].items() if steps) or ABSENT,
+            *(_number(row["cpu_ms_per_batch"].get(kind)) for kind in kinds),
+        )
+        for row in rows
+    ]
+    return Table(head, tuple(lines))
+
+
+def _state(operator: str, steps: Mapping[str, float]) -> str:
+    numbers = (_number(steps.get(name)) for name in ("capture", "record", "acknowledged"))
+    return f"{operator} {' / '.join(numbers)}"
+
+
+def _peers(rows: Sequence[Row]) -> Table:
+    head = (
+        "service",
+        "system",
+        "settings",
+        "L1 ms",
+        "Sat batches/s",
+        "gap after a kill ms",
+        "failed",
+        "count afterwards",
+    )
+    lines = [
+        (
+            row["service"],
+            row["system"],
+            row["how"],
+            _number(row["latency_ms"]),
+            f"{row['per_s']:.2f}",
+            _number(row["gap_ms"]),
+            str(row["failed"]),
+            row["counted"],
+        )
+        for row in rows
+    ]
+    return Table(head, tuple(lines))
+
+
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.1f}"
+
+
+_TABLES: dict[str, Callable[[Sequence[Row]], Table]] = {
+    "overhead": _overhead,
+    "batches": _overhead,
+    "ablations": _overhead,
+    "scale": _overhead,
+    "breakdown": _breakdown,
+    "recovery": _recovery,
+    "correlated": _recovery,
+    "divergence": _divergence,
+    "peers": _peers,
+}

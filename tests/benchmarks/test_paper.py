@@ -11,15 +11,23 @@ import numpy as np
 import pytest
 from benchmarks.paper import __main__ as command
 from benchmarks.paper import services
+from benchmarks.paper.files import deliver_parts, merged
 from benchmarks.paper.overhead import compared
 from benchmarks.paper.paired import orders, rate, ratio_of_medians, ratio_of_rates, wander
 from benchmarks.paper.running import Failed, Sample
 from benchmarks.paper.services import MODES, SERVICES, Settings, graph_file, graph_of, read_times, state_bytes
-from benchmarks.paper.tables import deliver_parts, merged
 
 from hams_graph import load
 from hams_protocol.graph import Graph
 
+MACHINE = {
+    "at": "2026-11-24 12:00:00",
+    "cores": 2,
+    "memory_gib": 24,
+    "kernel": "6",
+    "python": "3.11",
+    "versions": {"numpy": "2"},
+}
 EACH = pytest.mark.parametrize("name", SERVICES)
 
 
@@ -243,8 +251,11 @@ def row(service: str, mode: str, ms: float) -> dict[str, Any]:
         "added_ms": ms - 100,
         "overhead_percent": percent,
         "lost_percent": percent,
+        "bare_per_s": 10.0,
+        "mode_per_s": 9.9,
         "bare_busy_cores": 0.1,
         "mode_busy_cores": 0.2,
+        "others_cores": 0.1,
         "void": False,
     }
 
@@ -266,7 +277,7 @@ def test_json_is_printed_alone_and_written_and_added_to_the_folder(
     for mode in ("NonStop", "Remus"):
         result = {
             "bench": "paper/overhead",
-            "machine": {"at": "2026-11-24 12:00:00"},
+            "machine": MACHINE,
             "command": "hams bench paper",
             "rows": [row("SP", mode, 101)],
         }

@@ -1,0 +1,147 @@
+"""Where the time of one batch goes, from the traces of all processes on one clock; one batch under way.
+
+Five parts add up to the latency: *admission*, from the request's arrival until the first operator starts it;
+*models*, while any operator computes or updates; *capture wait*, while one that wants to update waits for the
+copy of the version before; *hops*, between operators; *tail*, from the end of the last operator until the
+reply, in which replication is waited for.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.paper.recovery import recorded
+from benchmarks.paper.running import running
+from benchmarks.paper.services import BARE, Service, Settings
+from benchmarks.paper.traces import Note, notes
+
+PARTS = ("admission", "models", "capture wait", "hops", "tail")
+
+
+@dataclass
+class Batch:
+    """What happened between a request's arrival and its reply, ns: intervals of operators at work, and of
+    waits for a capture."""
+
+    arrived: int
+    answered: int
+    work: list[tuple[int, int]] = field(default_factory=list)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+
+    def parts(self) -> dict[str, float]:
+        """ms of each of `PARTS`; {} if no operator worked on it."""
+        if not self.work:
+            return {}
+        begin, end = min(start for start, _ in self.work), max(stop for _, stop in self.work)
+        busy, waited = covered(self.work), covered(self.waits)
+        spans = (begin - self.arrived, busy - waited, waited, end - begin - busy, self.answered - end)
+        return {name: span / 1e6 for name, span in zip(PARTS, spans, strict=True)}
+
+
+def covered(intervals: Sequence[tuple[int, int]]) -> int:
+    """Length of what intervals cover together."""
+    total, reached = 0, 0
+    for start, stop in sorted(intervals):
+        if stop > reached:
+            total += stop - max(start, reached)
+            reached = stop
+    return total
+
+
+def batches_of(lines: Sequence[Note]) -> list[Batch]:
+    """Batches one after the other, out of traces in order of time."""
+    result: list[Batch] = []
+    current: Batch | None = None
+    began: dict[str, int] = {}
+    wanted: dict[str, int] = {}
+    for note in lines:
+        if note.what == "ClientRequest":
+            current, began, wanted = Batch(note.at, 0), {}, {}
+        elif current is None:
+            continue
+        elif note.what == "StartBatch":
+            began[note.who] = note.at
+        elif note.what == "UpdateWanted":
+            wanted[note.who] = note.at
+        elif note.what == "EnterUpdate" and note.who in wanted:
+            current.waits.append((wanted.pop(note.who), note.at))
+        elif note.what == "BatchDone" and note.who in began:
+            current.work.append((began.pop(note.who), note.at))
+        elif note.what.startswith("Answer"):
+            current.answered = note.at
+            result.append(current)
+            current = None
+    return result
+
+
+def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
+    """Of one state, medians in ms: its capture; its record's way from the first byte until it has come; until
+    the primary is told so."""
+    capture: list[int] = []
+    began: dict[str, int] = {}
+    sent: dict[str, int] = {}
+    way: list[int] = []
+    told: list[int] = []
+    for note in lines:
+        words = note.what.split()
+        if note.what == "Capture":
+            began[note.who] = note.at
+        elif note.what == "Captured" and note.who in began:
+            capture.append(note.at - began.pop(note.who))
+        elif len(words) == 5 and words[2] == "StateRecord" and words[3] == operator:
+            if words[0] == "->":
+                sent[words[4]] = note.at
+            elif words[4] in sent:
+                way.append(note.at - sent[words[4]])
+        elif len(words) == 5 and words[:1] == ["<-"] and words[2] == "RecordAck" and words[4] in sent:
+            told.append(note.at - sent.pop(words[4]))
+    named = {"capture": capture, "record": way, "acknowledged": told}
+    return {name: round(float(np.median(values)) / 1e6, 3) for name, values in named.items() if values}
+
+
+async def breakdown(
+    services: Sequence[Service], modes: Sequence[str], settings: Settings, seconds: float
+) -> list[dict[str, object]]:
+    """A row for each service, for bare metal and each mode."""
+    return [
+        await _row(service, mode, settings, seconds)
+        for service, mode in itertools.product(services, (BARE, *modes))
+    ]
+
+
+async def _row(service: Service, mode: str, settings: Settings, seconds: float) -> dict[str, object]:
+    async with recorded() as (_, traces), running(service, mode, settings) as graph:
+        await graph.window(1, 2.0, 0.0)
+        before = graph.cpu_by_kind()
+        samples = await graph.window(1, seconds, 0.0)
+        spent = graph.cpu_by_kind()
+        lines = _since(traces, len(samples))
+    parts = [batch for batch in (item.parts() for item in batches_of(lines)) if batch][-len(samples) :]
+    return {
+        "service": service.name,
+        "mode": mode,
+        "case": "breakdown",
+        **settings.said(),
+        "batches": len(parts),
+        "latency_ms": round(1000 * float(np.median([item.ended - item.began for item in samples])), 3),
+        "parts_ms": {
+            name: round(float(np.mean([item[name] for item in parts])), 3) if parts else 0.0 for name in PARTS
+        },
+        "states_ms": {
+            op: state_steps([note for note in lines if note.who.startswith(f"{op}-")], op)
+            for op in service.stateful
+        },
+        "cpu_ms_per_batch": {
+            kind: round(1000 * (spent[kind] - before[kind]) / max(len(samples), 1), 3) for kind in spent
+        },
+    }
+
+
+def _since(traces: Path, count: int) -> list[Note]:
+    """The lines from the last `count` requests on."""
+    lines = notes(traces)
+    arrivals = [at for at, note in enumerate(lines) if note.what == "ClientRequest"]
+    return lines[arrivals[-count] :] if 0 < count <= len(arrivals) else lines

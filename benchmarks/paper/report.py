@@ -1,0 +1,330 @@
+"""The page of an evaluation: one static HTML file with all tables and plots, the paper's numbers beside ours.
+
+It shows what is there: parts and services that were not measured are left out, or said to be unmeasured.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.breakdown import PARTS
+from benchmarks.paper.goals import MET, MISSED, goals
+from benchmarks.paper.published import PUBLISHED, bare_ms
+from benchmarks.paper.services import MODES, SERVICES
+from benchmarks.paper.tables import ABSENT, Table, interval, size, table_of, verdict
+from benchmarks.plots import bars, lines, stacked
+from benchmarks.report import Result, rows_of
+
+Row = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Row]]
+
+TITLES = {
+    "overhead": "Every pair that was measured",
+    "ablations": "Ablations: every mode, two batches under way",
+    "batches": "P1. Overhead by the size of a batch",
+    "breakdown": "P2. Where the time of one batch goes",
+    "recovery": "T3. Recovery",
+    "correlated": "T4. Correlated failures",
+    "divergence": "T5. Divergence of a model that adds in any order",
+    "peers": "T6. Beside Ray Serve",
+    "scale": "P3. Overhead by the size of the states",
+}
+"""Parts in the order of the page."""
+
+HEAD = """
+<p>The evaluation of the HAMS paper (Zhao et al., DSN 2020) rebuilt on this code base, with its baselines.
+Bare metal is the same graph without replication (mode <code>None</code>); it and one mode run at once as two
+graphs and are asked in turn, window by window. Percentages are ratios of medians; in brackets a bootstrap
+interval of 95 % over pairs of windows. Only ratios compare; absolute times are this machine's. A run whose
+bare metal wanders by more than 3 % between windows, or in which a role changed hands, is <b>void</b>: it is
+shown, and it is no result. <i>Others' cores</i> is what else the machine did meanwhile.</p>
+<p>Models are <b>emulated</b> unless a row says otherwise: a narrow network computes, and an operator then
+waits until its device would be done, without CPU. Device times add up to the paper's NonStop / 1.02, split by
+assumption; <code>--times</code> replaces them. States are real bytes in memory, captured, sent and received
+by the product. <i>everything</i>: all of a module, as in the paper; <i>cells</i>: what changes. States travel
+whole: deltas are not built yet. LineageStash is not built yet, so its columns are the paper's alone.</p>
+<p>Data come from packages: digits of scikit-learn, prices of vega_datasets, texts of
+<code>pydoc_data.topics</code>; speech is synthesised from words. No accuracy is claimed. Real models on a
+GPU: not measured.</p>
+"""
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; }
+body { color: #1b1f24; background: white; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.4rem; }
+.facts { color: #57606a; font-size: .85rem; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
+th { text-align: left; border-bottom: 2px solid #8c959f; padding: .25rem .6rem; vertical-align: bottom; }
+td { border-bottom: 1px solid #d8dee4; padding: .22rem .6rem; vertical-align: top; }
+.met { color: #116329; font-weight: 600; } .missed { color: #a40e26; font-weight: 600; }
+.void, .not { color: #7d4e00; } img { max-width: 860px; width: 100%; margin: .6rem 0; }
+details { margin: .6rem 0; } summary { cursor: pointer; color: #0550ae; }
+"""
+
+
+def parts_of(folder: Path) -> dict[str, Result]:
+    """What was measured so far, by part."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+
+
+def write_page(folder: Path) -> None:
+    """`index.html` of all parts that lie in a folder."""
+    results = parts_of(folder)
+    rows = {part: rows_of(result) for part, result in results.items() if part in TITLES}
+    sections = [_facts(results), HEAD, _section("T7. Goals", _goals(rows))]
+    if rows.get("overhead") or rows.get("ablations"):
+        sections.append(
+            _section(
+                "T1. Latency of one batch",
+                _latency(rows),
+                _picture(folder, "overhead"),
+                _picture(folder, "ablations"),
+            )
+        )
+        sections.append(_section("T2. Throughput, normalised to bare metal", _throughput(rows)))
+    for part, title in TITLES.items():
+        if not rows.get(part):
+            continue
+        table = html(table_of(part, rows[part]))
+        if part in ("overhead", "ablations"):
+            table = f"<details><summary>{len(rows[part])} rows</summary>{table}</details>"
+            sections.append(_section(title, table))
+        else:
+            sections.append(_section(title, table, _picture(folder, part)))
+    text = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>HAMS: the evaluation</title>'
+        f"<style>{STYLE}</style></head><body><h1>HAMS: six services, and what each mode costs</h1>"
+        + "\n".join(sections)
+        + "</body></html>\n"
+    )
+    (folder / "index.html").write_text(text, encoding="utf-8")
+
+
+def html(table: Table) -> str:
+    """A table; verdicts get their colour."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.head)
+    body = "".join(
+        "<tr>" + "".join(f"<td{_colour(cell)}>{escape(cell)}</td>" for cell in line) + "</tr>"
+        for line in table.lines
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _colour(cell: str) -> str:
+    word = cell.split(":", maxsplit=1)[0].split(" ", maxsplit=1)[0]
+    return f' class="{word}"' if word in (MET, MISSED, "void", "not") else ""
+
+
+def _section(title: str, *content: str) -> str:
+    return f"<h2>{escape(title)}</h2>" + "".join(content)
+
+
+def _picture(folder: Path, part: str) -> str:
+    """A plot within the page: as an image, so that the names inside one plot are none of another's."""
+    file = folder / f"{part}.svg"
+    if not file.is_file():
+        return ""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return f'<div><img alt="{escape(TITLES[part])}" src="data:image/svg+xml;base64,{data}"></div>'
+
+
+def _facts(results: Mapping[str, Result]) -> str:
+    machines = [result["machine"] for result in results.values() if isinstance(result.get("machine"), dict)]
+    if not machines:
+        return ""
+    newest: dict[str, Any] = max(machines, key=lambda item: str(item["at"]))  # type: ignore[index,assignment]
+    versions = ", ".join(f"{name} {number}" for name, number in newest["versions"].items())
+    days = sorted(
+        {str(row.get("measured", ""))[:10] for result in results.values() for row in rows_of(result)}
+    )
+    return (
+        f'<p class="facts">{newest["cores"]} cores, {newest["memory_gib"]} GiB, Linux {newest["kernel"]}, '
+        f"Python {newest['python']}; {escape(versions)}. Measured on {', '.join(filter(None, days))}.</p>"
+    )
+
+
+def _goals(rows: Rows) -> str:
+    lines_ = tuple((goal.what, goal.goal, goal.measured, goal.verdict, goal.costs) for goal in goals(rows))
+    return html(Table(("what", "goal", "measured", "verdict", "largest costs"), lines_))
+
+
+def _headline(rows: Rows, load: str) -> list[Row]:
+    """Pairs of a load at a full batch, everything that a service does."""
+    return [
+        row
+        for row in (*rows.get("overhead", ()), *rows.get("ablations", ()))
+        if row["load"] == load and row["batch"] == 64 and row["kind"] in ("all", "mean")
+    ]
+
+
+def _latency(rows: Rows) -> str:
+    head = (
+        "service",
+        "mode",
+        "states",
+        "L1 bare ms",
+        "L1 ms",
+        "L1 overhead %",
+        "run",
+        "L2 overhead %",
+        "run",
+        "paper ms",
+        "paper %",
+    )
+    one, two = (
+        {(row["service"], row["mode"], size(row)): row for row in _headline(rows, load)}
+        for load in ("L1", "L2")
+    )
+    body = []
+    for key in sorted({*one, *two}, key=_place):
+        service, mode, states = key
+        first, second = one.get(key), two.get(key)
+        published = PUBLISHED[service].latency.get(mode)
+        body.append(
+            (
+                service,
+                mode,
+                states,
+                ABSENT if first is None else f"{first['bare_ms']:.1f}",
+                ABSENT if first is None else f"{first['mode_ms']:.1f}",
+                *_cell(first),
+                *_cell(second),
+                ABSENT if published is None else f"{published:.1f}",
+                ABSENT if published is None else f"{100 * (published / bare_ms(service) - 1):.1f}",
+            )
+        )
+    return html(Table(head, tuple(body)))
+
+
+def _place(key: tuple[str, str, str]) -> tuple[int, str, int]:
+    return list(SERVICES).index(key[0]), key[2], MODES.index(key[1])
+
+
+def _cell(row: Row | None) -> tuple[str, str]:
+    return (ABSENT, "") if row is None else (interval(row["overhead_percent"]), verdict(row))
+
+
+def _throughput(rows: Rows) -> str:
+    head = (
+        "service",
+        "mode",
+        "states",
+        "bare metal, batches/s",
+        "batches/s",
+        "of bare metal",
+        "lost %",
+        "run",
+    )
+    body = tuple(
+        (
+            row["service"],
+            row["mode"],
+            size(row),
+            f"{row['bare_per_s']:.2f}",
+            f"{row['mode_per_s']:.2f}",
+            f"{row['mode_per_s'] / row['bare_per_s']:.3f}",
+            interval(row["lost_percent"]),
+            verdict(row),
+        )
+        for row in _headline(rows, "Sat")
+    )
+    return html(Table(head, body)) if body else "<p>Not measured.</p>"
+
+
+# -- plots
+
+
+def draw(part: str, rows: Sequence[Row], path: Path) -> None:
+    """The plot of a part."""
+    if part in ("overhead", "ablations"):
+        _draw_overhead(rows, path)
+    elif part in ("batches", "scale"):
+        _draw_lines(part, rows, path)
+    elif part == "breakdown":
+        labels = [f"{row['service']} {row['mode']}" for row in rows]
+        layers = {name: [row["parts_ms"][name] for row in rows] for name in PARTS}
+        stacked(labels, layers, "ms of one batch", path)
+    elif part in ("recovery", "correlated"):
+        _draw_grouped(rows, lambda row: row["recovered_ms"], "recovered, ms after the kill", path)
+    elif part == "divergence":
+        _draw_grouped(rows, lambda row: row["differing"], "requests with two visible answers", path)
+    else:
+        labels = list(dict.fromkeys(row["service"] for row in rows))
+        groups = {
+            system: [_of(rows, {"service": name, "system": system}, "latency_ms") for name in labels]
+            for system in dict.fromkeys(row["system"] for row in rows)
+        }
+        bars(labels, groups, "ms of one batch, one under way", path)
+
+
+def _of(rows: Sequence[Row], wanted: Mapping[str, object], field: str) -> float:
+    return next(
+        (row[field] for row in rows if all(row[name] == value for name, value in wanted.items())), math.nan
+    )
+
+
+def _draw_overhead(rows: Sequence[Row], path: Path) -> None:
+    chosen = [row for row in rows if row["kind"] in ("all", "mean") and row["load"] in ("L1", "L2")]
+    labels = list(dict.fromkeys((row["service"], row["load"], size(row)) for row in chosen))
+    modes = [mode for mode in MODES if any(row["mode"] == mode for row in chosen)]
+    by_key = {
+        (row["service"], row["load"], size(row), row["mode"]): row["overhead_percent"] for row in chosen
+    }
+    empty = {"value": math.nan, "low": math.nan, "high": math.nan}
+    cells = {mode: [by_key.get((*label, mode), empty) for label in labels] for mode in modes}
+    bars(
+        [
+            f"{service} {load}{'' if states == 'everything' else f', {states}'}"
+            for service, load, states in labels
+        ],
+        {mode: [cell["value"] for cell in values] for mode, values in cells.items()},
+        "latency over bare metal, %",
+        path,
+        bounds={mode: [(cell["low"], cell["high"]) for cell in values] for mode, values in cells.items()},
+    )
+
+
+def _draw_lines(part: str, rows: Sequence[Row], path: Path) -> None:
+    field = "batch" if part == "batches" else "bytes"
+    chosen = [row for row in rows if row["kind"] in ("all", "mean")]
+    xs = sorted({row[field] for row in chosen})
+    series = {
+        f"{service} {mode}": [
+            next(
+                (
+                    row["overhead_percent"]["value"]
+                    for row in chosen
+                    if (row["service"], row["mode"], row[field]) == (service, mode, x)
+                ),
+                math.nan,
+            )
+            for x in xs
+        ]
+        for service, mode in dict.fromkeys((row["service"], row["mode"]) for row in chosen)
+    }
+    across = "rows of a batch" if part == "batches" else "part of the states' full size"
+    lines(xs, series, across, "latency over bare metal, %", path)
+
+
+def _draw_grouped(rows: Sequence[Row], value: Any, unit: str, path: Path) -> None:
+    labels = list(dict.fromkeys((row["service"], row["case"]) for row in rows))
+    groups = {
+        mode: [
+            next(
+                (
+                    math.nan if value(row) is None else value(row)
+                    for row in rows
+                    if (row["service"], row["case"], row["mode"]) == (*label, mode)
+                ),
+                math.nan,
+            )
+            for label in labels
+        ]
+        for mode in dict.fromkeys(row["mode"] for row in rows)
+    }
+    bars([" ".join(label) for label in labels], groups, unit, path)

@@ -1,0 +1,270 @@
+"""The page, the goals, and what is read out of traces, on rows that are made up."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.paper.breakdown import PARTS, batches_of, covered, state_steps
+from benchmarks.paper.files import deliver_parts
+from benchmarks.paper.goals import MET, MISSED, UNMEASURED, VOID, goals
+from benchmarks.paper.published import PUBLISHED, bare_ms
+from benchmarks.paper.recovery import CORRELATED, cases_of
+from benchmarks.paper.services import SERVICES, Settings
+from benchmarks.paper.tables import table_of
+from benchmarks.paper.traces import Note, notes, recovered
+
+
+def paired(
+    service: str = "SP", mode: str = "NonStop", load: str = "L1", over: float = 0.5, **more: Any
+) -> dict[str, Any]:
+    percent = {"value": over, "low": over - 0.2, "high": over + 0.2}
+    return {
+        "service": service,
+        "mode": mode,
+        "load": load,
+        "kind": "mean" if service.startswith("OL") else "all",
+        **Settings().said(),
+        "bare_ms": 100.0,
+        "mode_ms": 100.0 + over,
+        "added_ms": over,
+        "bare_per_s": 10.0,
+        "mode_per_s": 9.9,
+        "overhead_percent": percent,
+        "lost_percent": percent,
+        "others_cores": 0.1,
+        "failed_over": [],
+        "void": False,
+        **more,
+    }
+
+
+def killed(service: str, case: str, recovered_ms: float, **more: Any) -> dict[str, Any]:
+    return {
+        "service": service,
+        "mode": "NonStop",
+        "case": case,
+        **Settings().said(),
+        "kills": 1,
+        "recovered_ms": recovered_ms,
+        "gap_ms": 50.0,
+        "quiet_ms": 60.0,
+        "detect_ms": 10.0,
+        "decide_ms": 1.0,
+        "load_ms": None,
+        "resend_ms": 5.0,
+        "samples_ms": {"steps": [{"recovered": recovered_ms}], "gaps": [50.0], "quiet": [60.0]},
+        "failed": 0,
+        "ok": True,
+        "wrong_counts": {},
+        "violations": [],
+        **more,
+    }
+
+
+def split(mode: str, tail: float) -> dict[str, Any]:
+    return {
+        "service": "SP",
+        "mode": mode,
+        "case": "breakdown",
+        **Settings().said(),
+        "batches": 5,
+        "latency_ms": 100.0 + tail,
+        "parts_ms": dict.fromkeys(PARTS, 10.0) | {"tail": tail},
+        "states_ms": {"o2": {"capture": 1.0, "record": 2.0}, "o4": {}},
+        "cpu_ms_per_batch": {"models": 3.0},
+    }
+
+
+DIVERGED = {
+    "service": "OLM",
+    "mode": "Remus",
+    "case": "divergence",
+    "noise": 1e-7,
+    "kills": 2,
+    "requests": 30,
+    "asked_again": 30,
+    "differing": 0,
+    "failed": 0,
+    "ok": True,
+    "wrong_counts": {},
+    "violations": [],
+}
+PEER = {
+    "service": "SP",
+    "system": "Ray Serve",
+    "how": "defaults",
+    "latency_ms": 140.0,
+    "per_s": 20.0,
+    "gap_ms": None,
+    "failed": 3,
+    "counted": "begins at 1 again",
+}
+ROWS = {
+    "overhead": [paired(), paired(mode="Remus", over=20.0), paired(load="Sat", bytes=0.125)],
+    "ablations": [paired(load="L2", mode=mode) for mode in ("NonStop", "BufferedOutputs")],
+    "batches": [paired(batch=1), paired(batch=64)],
+    "scale": [paired("FD", bytes=0.25), paired("FD")],
+    "breakdown": [split("None", 2.0), split("NonStop", 8.5)],
+    "recovery": [killed("SP", "o2 both", 30.0), killed("SP", "o1 stateless", 90.0)],
+    "correlated": [killed("SP", "o3+o4", 100.0)],
+    "divergence": [DIVERGED],
+    "peers": [PEER],
+}
+
+
+@pytest.mark.parametrize("part", ROWS)
+def test_every_part_has_a_table_a_plot_and_its_place_on_the_page(part: str, tmp_path: Path) -> None:
+    options = argparse.Namespace(out=tmp_path / "paper.json", output="text")
+    machine = {
+        "at": "2026-11-24 12:00:00",
+        "cores": 2,
+        "memory_gib": 24,
+        "kernel": "6",
+        "python": "3.11",
+        "versions": {"numpy": "2"},
+    }
+    deliver_parts({"machine": machine, "command": "x", "rows": ROWS[part]}, part, options)
+    for file in (tmp_path / "paper.svg", tmp_path / "paper" / f"{part}.svg"):
+        assert "</svg>" in file.read_text()
+    page = (tmp_path / "paper" / "index.html").read_text()
+    assert "data:image/svg+xml;base64," in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "not measured" in page, "what is missing is said"
+    table = table_of(part, ROWS[part])
+    assert all(len(line) == len(table.head) for line in table.lines)
+    assert len(table.text()) == len(ROWS[part]) + 1
+
+
+def verdicts(rows: dict[str, Any]) -> dict[str, str]:
+    return {goal.what: goal.verdict for goal in goals(rows)}
+
+
+def test_nothing_is_met_before_it_is_measured() -> None:
+    assert set(verdicts({}).values()) == {UNMEASURED}
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (paired(over=0.7), MET),
+        (paired(over=0.9), MISSED),
+        (paired(over=0.1, void=True), VOID),
+        (paired(over=0.1, batch=8), UNMEASURED),
+        (paired(over=0.1, bytes=0.5), UNMEASURED),
+    ],
+    ids=["upper bound meets it", "upper bound does not", "void", "another batch", "smaller states"],
+)
+def test_a_latency_goal_is_met_by_its_upper_bound(row: dict[str, Any], verdict: str) -> None:
+    what = "SP: latency NonStop adds, one batch under way (everything)"
+    assert verdicts({"overhead": [row]})[what] == verdict
+
+
+def test_a_missed_goal_names_what_costs_it() -> None:
+    rows = {"overhead": [paired(over=9.0)], "breakdown": ROWS["breakdown"]}
+    missed = next(goal for goal in goals(rows) if goal.what.startswith("SP: latency"))
+    assert missed.costs == "tail + 6.5 ms"
+
+
+def test_the_order_of_modes_needs_intervals_apart() -> None:
+    def order(*overs: float) -> str:
+        modes = ("NonStop", "BufferedOutputs", "StopAndCopy", "Remus")
+        rows = [paired(mode=mode, load="L2", over=over) for mode, over in zip(modes, overs, strict=False)]
+        return verdicts({"ablations": rows})["SP: order of modes, two batches under way"]
+
+    assert order(1, 5, 6, 9) == MET
+    assert order(1, 5, 6, 1.1) == MISSED
+    assert order(1, 10, 6, 9) == MISSED
+    assert order(1, 5) == UNMEASURED
+
+
+def test_recovery_is_judged_by_its_median_and_by_what_was_lost() -> None:
+    rows = {"recovery": [killed("SP", "o2 model", 30.0), killed("SP", "o4 both", 36.0, ok=False)]}
+    said = verdicts(rows)
+    assert said["SP: a stateful primary killed, recovered (median)"] == MISSED
+    assert said["failed, lost or doubled over all kills"] == MISSED
+    assert said["OLM: a stateful primary killed, recovered (median)"] == UNMEASURED
+
+
+def test_every_stateful_primary_is_killed_in_each_of_three_ways() -> None:
+    names = [case.name for case in cases_of(SERVICES["SP"], ["o1"])]
+    assert names == ["o2 model", "o2 proxy", "o2 both", "o4 model", "o4 proxy", "o4 both", "o1 stateless"]
+    assert {service: [case.name for case in cases] for service, cases in CORRELATED.items()} == {
+        "SP": ["o3+o4"],
+        "AP": ["o2+o3", "rollback"],
+    }
+
+
+def test_the_papers_bare_metal_is_its_own_or_what_the_emulated_times_add_up_to() -> None:
+    assert bare_ms("OLM") == 21.88
+    assert bare_ms("SP") == pytest.approx(PUBLISHED["SP"].latency["NonStop"] / 1.02)
+
+
+# -- traces
+
+
+def trace(*lines: tuple[int, str, str]) -> list[Note]:
+    return [Note(1_000_000 * at, who, what) for at, who, what in lines]
+
+
+def test_lines_are_read_in_order_and_cut_off_ones_left_out(tmp_path: Path) -> None:
+    (tmp_path / "o2-1-a-7.trace").write_text("30 o2-1-a StartBatch\n10 o2-1-a Tick\n99 o2-1-a Sta")
+    (tmp_path / "o4-2-b-8.trace").write_text("20 o4-2-b StartBatch\n")
+    assert [(note.at, note.who) for note in notes(tmp_path)] == [
+        (10, "o2-1-a"),
+        (20, "o4-2-b"),
+        (30, "o2-1-a"),
+    ]
+    assert [note.who for note in notes(tmp_path, "o4-")] == ["o4-2-b"]
+
+
+def test_recovered_is_when_another_instance_starts_its_first_batch() -> None:
+    lines = trace(
+        (5, "o2-1", "StartBatch"),
+        (11, "o2-1", "StartBatch"),
+        (20, "o2-2", "LoadState"),
+        (28, "o2-2", "Loaded"),
+        (40, "o2-2", "StartBatch"),
+    )
+    assert recovered(lines, 10_000_000, {"o2-1"}) == {"recovered": 0.03, "load": 0.008}
+    assert recovered(lines[:2], 10_000_000, {"o2-1"}) == {}
+
+
+def test_the_parts_of_a_batch_add_up_to_its_latency() -> None:
+    lines = trace(
+        (0, "frontend-1", "ClientRequest"),
+        (2, "o1-1", "StartBatch"),
+        (12, "o1-1", "BatchDone"),
+        (15, "o2-1", "StartBatch"),
+        (16, "o3-1", "StartBatch"),
+        (30, "o2-1", "UpdateWanted"),
+        (33, "o2-1", "EnterUpdate"),
+        (35, "o2-1", "BatchDone"),
+        (40, "o3-1", "BatchDone"),
+        (47, "frontend-1", "Answer 1 Reply"),
+    )
+    (batch,) = batches_of(lines)
+    assert batch.parts() == {
+        "admission": 2.0,
+        "models": 32.0,
+        "capture wait": 3.0,
+        "hops": 3.0,
+        "tail": 7.0,
+    }
+    assert sum(batch.parts().values()) == 47.0
+
+
+def test_what_intervals_cover_is_counted_once() -> None:
+    assert covered([(0, 10), (5, 8), (20, 30), (25, 40)]) == 30
+    assert covered([]) == 0
+
+
+def test_the_steps_of_a_state() -> None:
+    lines = trace(
+        (0, "o2-1", "Capture"),
+        (4, "o2-1", "Captured"),
+        (5, "o2-1", "-> o2-2 StateRecord o2 7"),
+        (9, "o2-2", "<- o2-1 StateRecord o2 7"),
+        (11, "o2-1", "<- o2-2 RecordAck o2 7"),
+    )
+    assert state_steps(lines, "o2") == {"capture": 4.0, "record": 4.0, "acknowledged": 6.0}
