@@ -28,16 +28,13 @@ class CompletionBroadcast:
 
     def add(self, request: RequestId) -> None:
         """A request has become complete."""
-        if not self._ctx.mode.retains:
-            return
         self._fresh.setdefault(request.shard, []).append(request.n)
         self._soon()
 
     def wanted(self, peer: InstanceId) -> None:
         """A peer does not seem to know what is complete."""
-        if self._ctx.mode.retains:
-            self._asked.add(peer)
-            self._soon()
+        self._asked.add(peer)
+        self._soon()
 
     def own(self, shards: Iterable[int]) -> None:
         """The shards that this instance owns have changed: everybody is told what their logs say."""
@@ -45,7 +42,7 @@ class CompletionBroadcast:
         for shard in list(self._fresh):
             if shard not in self.shards:
                 del self._fresh[shard]
-        self._repeat_at = self._ctx.now if self.shards and self._ctx.mode.retains else FOREVER
+        self._repeat_at = self._ctx.now if self.shards else FOREVER
 
     def listen(self, instances: Iterable[InstanceId]) -> None:
         """The instances that get the notices. A new one gets everything."""

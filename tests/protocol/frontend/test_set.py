@@ -310,6 +310,10 @@ def test_without_replication_nothing_is_copied_and_nothing_waits():
     net.run()
     assert net.reply(handle) == ["p-1:1"]
     assert len(net.machines["F-1"]._outbox) == 0
+    net.advance(1.0)
+    assert any(below > 0 or rest for news in net.op("p").completed for _, below, rest in news.shards), (
+        "who is not told that a request is complete keeps its tokens, and sends them again, for ever"
+    )
     net.op("p").auto = False
     late = net.ask("F-1", budget=0.5)
     net.advance(3.0)
