@@ -20,7 +20,7 @@ PUSH      ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-fast fuzz sim sim-mutants bench bench-ci demo e2e images chart wheels check-wheels lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-fast fuzz sim sim-mutants bench bench-ci bench-peers demo e2e images chart wheels check-wheels lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -93,6 +93,15 @@ bench: .venv/.core ## measure into out/ (make bench BENCH=chain)
 bench-ci: .venv/.core ## the short form of `make bench` that CI runs
 	@mkdir -p out
 	$(BIN)/hams bench chain --short --out out/bench-ci.json
+
+.venv-peers: benchmarks/paper/peers/requirements.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install -q -r benchmarks/paper/peers/requirements.txt
+	@touch .venv-peers
+
+bench-peers: .venv/.core .venv-peers ## two services of the paper beside Ray Serve, which it installs into .venv-peers (1 GB)
+	@mkdir -p out
+	$(BIN)/hams bench paper --part peers --out out/paper.json
 
 # ---- Kubernetes ----
 

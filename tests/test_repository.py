@@ -224,3 +224,32 @@ def test_every_bound_binds(package: str) -> None:
     }
     assert declared_here
     assert declared_here - names_read() == set(), "used by nothing"
+
+
+MEASURED_WITH = re.compile(
+    r"\b(paper[./](models|device|real|nets|state)|computeMs|updateMs|sizeMiB|VGG|MobileNet|Inception|DeconvLSTM|OLV|OLM)"
+)
+"""Words of the services and devices that the product is measured with."""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_product_knows_no_service_and_no_device_that_it_is_measured_with(package: str) -> None:
+    """No flag, hook or branch for a benchmark: what is measured is what users run."""
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    assert [file.name for file in files if MEASURED_WITH.search(file.read_text())] == []
+
+
+def test_the_words_that_the_product_must_not_know_are_those_of_the_examples() -> None:
+    folder = ROOT / "examples" / "paper"
+    used = "\n".join(file.read_text() for file in [*folder.glob("*.yaml"), *folder.glob("paper/*.py")])
+    assert {word[0] for word in MEASURED_WITH.findall(used)} >= {
+        "paper.models",
+        "computeMs",
+        "updateMs",
+        "sizeMiB",
+        "VGG",
+        "MobileNet",
+        "Inception",
+        "DeconvLSTM",
+    }

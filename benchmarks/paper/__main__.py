@@ -16,6 +16,7 @@ import uvloop
 from benchmarks.chain import machine
 from benchmarks.paper import breakdown, divergence, overhead, recovery
 from benchmarks.paper.files import deliver_parts
+from benchmarks.paper.peers import measure
 from benchmarks.paper.running import Failed
 from benchmarks.paper.services import (
     FULL_BATCH,
@@ -85,6 +86,10 @@ def _breakdown(run: Run) -> Coroutine[None, None, Rows]:
     return breakdown.breakdown(run.services, run.modes, run.settings, run.plan.window_s)
 
 
+def _peers(run: Run) -> Coroutine[None, None, Rows]:
+    return measure.peers(run.services, run.settings, run.plan)
+
+
 PARTS: dict[str, Callable[[Run], Coroutine[None, None, Rows]]] = {
     "overhead": _overhead,
     "batches": _batches,
@@ -94,8 +99,11 @@ PARTS: dict[str, Callable[[Run], Coroutine[None, None, Rows]]] = {
     "correlated": _correlated,
     "divergence": _divergence,
     "scale": _scale,
+    "peers": _peers,
 }
 ALL = "all"
+PEERS = "peers"
+"""Part of all where Ray Serve is installed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,7 +114,9 @@ def main(arguments: list[str] | None = None) -> int:
         run = _run(options)
     except ValueError as error:
         parser.error(str(error))
-    parts = list(PARTS) if options.part == ALL else [options.part]
+    parts = [options.part] if options.part != ALL else [part for part in PARTS if part != PEERS]
+    if options.part == ALL and measure.missing() is None:
+        parts.append(PEERS)
     status = 0
     for part in parts:
         try:
@@ -168,6 +178,8 @@ def _run(options: argparse.Namespace) -> Run:
         single_rows=options.rows_per_request == 1,
         times=times,
     )
+    if options.part == "peers" and (said := measure.missing()) is not None:
+        raise ValueError(said)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
     services = [SERVICES[name] for name in names]
     modes = options.modes or ("NonStop", "Remus")

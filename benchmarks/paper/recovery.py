@@ -7,6 +7,7 @@ one. At the end the counts in all replies and the recorded history are judged.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -171,7 +172,8 @@ async def _strike(case: Case, graph: Running) -> tuple[float, int, set[str]]:
             await _run_ahead(case.targets[-1][0], graph)
         struck, struck_ns = asyncio.get_running_loop().time(), time.monotonic_ns()
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself since it was seen
+                os.kill(pid, signal.SIGKILL)
     finally:
         for pid in halted:
             os.kill(pid, signal.SIGCONT)

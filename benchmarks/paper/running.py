@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from benchmarks.chain import redundant
 from benchmarks.paper.services import Service, Settings, graph_file, graph_of, kind_of, requests_of
 from hams_graph import load
-from hams_load.inference import InferClient, InferTensor
+from hams_load.inference import InferAnswer, InferClient, InferTensor
 from hams_operator.local.supervisor import Supervisor
 
 REQUESTS = 16
@@ -36,22 +38,31 @@ class Sample:
     ended: float
 
 
-class Running:
-    """A graph that answers."""
+class Asked:
+    """An endpoint, and the requests of a service that it is asked in turn. `async with` keeps its
+    connections."""
 
-    def __init__(self, service: Service, mode: str, settings: Settings, supervisor: Supervisor) -> None:
+    def __init__(
+        self, service: Service, mode: str, settings: Settings, url: str, name: str, timeout_s: float
+    ) -> None:
         self.service = service
         self.mode = mode
         self.settings = settings
-        self.supervisor = supervisor
-        self.name = supervisor.graph.data.name
-        self.client = InferClient(supervisor.url, self.name, ANSWER_S)
+        self.name = name
+        self.client = InferClient(url, name, timeout_s)
         self._keys = itertools.count()
-        self._pids: dict[int, str] = {}
-        self._epochs: dict[str, int] = {}
         rows = 1 if settings.single_rows else settings.batch
         self._at_once = settings.batch if settings.single_rows else 1
         self._requests = itertools.cycle(requests_of(service, rows, REQUESTS, seed=0))
+
+    async def __aenter__(self) -> Self:
+        await self.client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.client.__aexit__(kind, error, trace)
 
     async def window(self, under_way: int, seconds: float, drop_s: float) -> list[Sample]:
         """What was asked after the first `drop_s` and answered before the end, `under_way` batches at a time.
@@ -83,9 +94,23 @@ class Running:
         return (item for item in self._requests if kind_of(item) == kind_of(request))
 
     async def _answered(self, request: tuple[InferTensor, ...]) -> None:
-        answer = await self.client.infer(request, f"{self.name}-{next(self._keys)}")
+        answer = await self.ask(request)
         if answer.status != 200:
             raise Failed(f"{self.name}: a request failed: {answer.status}: {answer.error}")
+
+    async def ask(self, request: tuple[InferTensor, ...]) -> InferAnswer:
+        """One attempt, under a key of its own."""
+        return await self.client.infer(request, f"{self.name}-{next(self._keys)}")
+
+
+class Running(Asked):
+    """A graph that answers."""
+
+    def __init__(self, service: Service, mode: str, settings: Settings, supervisor: Supervisor) -> None:
+        super().__init__(service, mode, settings, supervisor.url, supervisor.graph.data.name, ANSWER_S)
+        self.supervisor = supervisor
+        self._pids: dict[int, str] = {}
+        self._epochs: dict[str, int] = {}
 
     async def looked_up(self) -> None:
         """Learn which processes are the graph's."""
@@ -146,6 +171,6 @@ async def running(
         await supervisor.start()
         await redundant(supervisor, READY_S)
         made = Running(service, mode, settings, supervisor)
-        await stack.enter_async_context(made.client)
+        await stack.enter_async_context(made)
         await made.looked_up()
         yield made

@@ -1,0 +1,1 @@
+"""The same services in other systems, with the same models, device times, data and client."""
