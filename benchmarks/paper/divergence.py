@@ -38,6 +38,7 @@ async def _mode(mode: str, settings: Settings, kills: int) -> dict[str, object]:
                     await answers(log, 6, ANSWERS_S)
                     await _kill(graph.supervisor, operator)
                     await answers(log, 6, ANSWERS_S)
+                await redundant(graph.supervisor, READY_S)  # the history is judged with its copies in sync
             await complete(history)
         verdict = await asyncio.to_thread(judged, history, dict(log.numbers))
     clean = verdict["ok"] and not log.differing and not log.failed

@@ -156,7 +156,7 @@ def _time(what: str, most: float, times: Sequence[float]) -> Goal:
 
 
 def _correct(rows: Rows) -> Iterator[Goal]:
-    judged = [row for part in ("recovery", "correlated") for row in rows.get(part, ())]
+    judged = [row for part in ("recovery", "correlated", "divergence") for row in rows.get(part, ())]
     what = "failed, lost or doubled over all kills"
     if judged:
         wrong = sum(not row["ok"] or row["failed"] > 0 for row in judged)
@@ -167,7 +167,7 @@ def _correct(rows: Rows) -> Iterator[Goal]:
     seen = rows.get("divergence", ())
     what = "requests with two visible answers, a random learner killed"
     if seen:
-        differing = sum(row["differing"] + (not row["ok"]) for row in seen)
+        differing = sum(row["differing"] for row in seen)
         asked = sum(row["asked_again"] for row in seen)
         yield Goal(what, "0", f"{differing} of {asked}", _zero(differing))
     else:

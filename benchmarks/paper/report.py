@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.breakdown import PARTS
-from benchmarks.paper.goals import MET, MISSED, goals
+from benchmarks.paper.goals import MET, MISSED, UNMEASURED, goals
 from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.services import MODES, SERVICES
 from benchmarks.paper.tables import ABSENT, Table, interval, size, table_of, verdict
@@ -62,7 +62,7 @@ table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabu
 th { text-align: left; border-bottom: 2px solid #8c959f; padding: .25rem .6rem; vertical-align: bottom; }
 td { border-bottom: 1px solid #d8dee4; padding: .22rem .6rem; vertical-align: top; }
 .met { color: #116329; font-weight: 600; } .missed { color: #a40e26; font-weight: 600; }
-.void, .not { color: #7d4e00; } img { max-width: 860px; width: 100%; margin: .6rem 0; }
+.void, .not { color: #7d4e00; } .met, .missed, .void, .not { white-space: nowrap; } img { max-width: 860px; width: 100%; margin: .6rem 0; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: #0550ae; }
 """
 
@@ -149,8 +149,20 @@ def _facts(results: Mapping[str, Result]) -> str:
 
 
 def _goals(rows: Rows) -> str:
-    lines_ = tuple((goal.what, goal.goal, goal.measured, goal.verdict, goal.costs) for goal in goals(rows))
-    return html(Table(("what", "goal", "measured", "verdict", "largest costs"), lines_))
+    """What was measured; what was not is listed below it, folded."""
+    judged = goals(rows)
+    lines_ = tuple(
+        (goal.what, goal.goal, goal.measured, goal.verdict, goal.costs)
+        for goal in judged
+        if goal.verdict != UNMEASURED
+    )
+    missing = tuple((goal.what, goal.goal, goal.verdict) for goal in judged if goal.verdict == UNMEASURED)
+    folded = html(Table(("what", "goal", "verdict"), missing))
+    return html(Table(("what", "goal", "measured", "verdict", "largest costs"), lines_)) + (
+        f"<details><summary>{len(missing)} goals are not measured yet</summary>{folded}</details>"
+        if missing
+        else ""
+    )
 
 
 def _headline(rows: Rows, load: str) -> list[Row]:

@@ -1,5 +1,5 @@
-"""`hams bench NAME`: hands over to the `main` of the module `benchmarks.NAME`, or of a package's `__main__`, in
-the repository this runs from, or in the current folder."""
+"""`hams bench NAME`: hands over to the `main` of the module `benchmarks.NAME`, or of a package's `__main__`,
+in the repository this runs from, or in the current folder."""
 
 import ast
 import importlib
