@@ -62,7 +62,8 @@ table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabu
 th { text-align: left; border-bottom: 2px solid #8c959f; padding: .25rem .6rem; vertical-align: bottom; }
 td { border-bottom: 1px solid #d8dee4; padding: .22rem .6rem; vertical-align: top; }
 .met { color: #116329; font-weight: 600; } .missed { color: #a40e26; font-weight: 600; }
-.void, .not { color: #7d4e00; } .met, .missed, .void, .not { white-space: nowrap; } img { max-width: 860px; width: 100%; margin: .6rem 0; }
+.void, .not { color: #7d4e00; }
+.met, .missed, .void, .not { white-space: nowrap; } img { max-width: 860px; width: 100%; margin: .6rem 0; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: #0550ae; }
 """
 

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hams_graph import load
+from hams_load.samples import samples
+
 pytest.importorskip("sklearn")
 pytest.importorskip("vega_datasets")
 
@@ -128,6 +131,16 @@ def test_a_setting_of_state_that_does_not_exist_is_refused() -> None:
 
     with pytest.raises(ValueError, match="expected everything or cells, found 'cell'"):
         Classify().initialize({"sizeMiB": 1, "state": "cell"})
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_file_of_requests_is_what_hams_load_takes(name: str, tmp_path: Path) -> None:
+    from paper.data import write
+
+    write(name, str(tmp_path / "data.npz"), rows=3)
+    graph = load(EXAMPLE / f"{name}.yaml")
+    tensors = next(samples(graph, EXAMPLE / f"{name}.yaml", tmp_path / "data.npz"))
+    assert {item.name for item in tensors} <= {item.name for item in graph.data.inputs}
 
 
 class Clock:

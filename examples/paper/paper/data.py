@@ -118,7 +118,9 @@ SOURCES: dict[str, Callable[[int, int], Iterator[Request]]] = {
 
 def write(service: str, path: str, rows: int = 512) -> None:
     """A .npz for `hams load --data`, a request for every row. Raises KeyError for an unknown service."""
-    np.savez_compressed(path, **next(SOURCES[service](rows, 0)))
+    request = next(SOURCES[service](rows, 0))
+    plain = {name: array.astype(bytes) if array.dtype == object else array for name, array in request.items()}
+    np.savez_compressed(path, **plain)
 
 
 if __name__ == "__main__":
