@@ -28,11 +28,12 @@ from benchmarks.paper.services import (
     read_times,
     too_little_memory,
 )
-from benchmarks.report import Result, add_options
+from benchmarks.report import Result, add_options, rows_of
 from hams_operator.local.capacity import cores
 from hams_operator.local.supervisor import CannotStart
 
 SHORT = ("SP", "OLM")
+SHORT_PARTS = ("overhead", "recovery")
 Rows = list[dict[str, object]]
 
 
@@ -71,7 +72,8 @@ def _scale(run: Run) -> Coroutine[None, None, Rows]:
 
 
 def _recovery(run: Run) -> Coroutine[None, None, Rows]:
-    return recovery.recovery(run.services, run.modes, run.settings, run.kills)
+    processes = ("both",) if run.short else recovery.PROCESSES
+    return recovery.recovery(run.services, run.modes, run.settings, run.kills, processes)
 
 
 def _correlated(run: Run) -> Coroutine[None, None, Rows]:
@@ -114,26 +116,32 @@ def main(arguments: list[str] | None = None) -> int:
         run = _run(options)
     except ValueError as error:
         parser.error(str(error))
-    parts = [options.part] if options.part != ALL else [part for part in PARTS if part != PEERS]
-    if options.part == ALL and measure.missing() is None:
-        parts.append(PEERS)
-    status = 0
-    for part in parts:
+    results: dict[str, Result] = {}
+    for part in _parts(options):
         try:
             rows = uvloop.run(_measured(PARTS[part], run))
         except (CannotStart, Failed, TimeoutError) as error:
             print(f"part {part}: {error or 'a graph was not ready in time'}", file=sys.stderr)
             return 1
-        result: Result = {
+        results[part] = {
             "bench": f"paper/{part}",
             "machine": machine(),
             "seed": run.plan.seed,
             "command": " ".join(["hams bench paper", *(arguments or [])]),
             "rows": rows,
         }
-        deliver_parts(result, part, options)
-        status |= any(row.get("ok") is False for row in rows)
-    return int(status)
+    deliver_parts(results, options)
+    rows = [row for result in results.values() for row in rows_of(result)]
+    return int(any(row.get("ok") is False or (row.get("failed") and "kills" in row) for row in rows))
+
+
+def _parts(options: argparse.Namespace) -> list[str]:
+    """What was asked for; all in their order, Ray Serve only where it is installed."""
+    if options.part is None:
+        return list(SHORT_PARTS) if options.short else ["overhead"]
+    if options.part != ALL:
+        return [options.part]
+    return [part for part in PARTS if part != PEERS or measure.missing() is None]
 
 
 async def _measured(part: Callable[[Run], Coroutine[None, None, Rows]], run: Run) -> Rows:
@@ -143,7 +151,7 @@ async def _measured(part: Callable[[Run], Coroutine[None, None, Rows]], run: Run
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("hams bench paper", "hams bench paper [OPTIONS]", __doc__)
     add_options(parser)
-    parser.add_argument("--part", type=_one_of("part", [*PARTS, ALL]), default="overhead")
+    parser.add_argument("--part", type=_one_of("part", [*PARTS, ALL]), default=None)
     parser.add_argument("--services", type=_several("service", list(SERVICES)), default=None)
     parser.add_argument("--modes", type=_several("mode", list(MODES), UNBUILT), default=None)
     parser.add_argument(
@@ -199,7 +207,7 @@ def _run(options: argparse.Namespace) -> Run:
         options.short,
         options.bytes is not None,
         options.services is not None,
-        options.loads,
+        ("L1",) if options.short else options.loads,
         1 if options.short else options.kills,
     )
 

@@ -7,6 +7,7 @@ in one file for each part, and the page is made anew of all of them.
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.report import draw, write_page
@@ -45,20 +46,28 @@ def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     return [*placed, *fresh.values()]
 
 
-def deliver_parts(result: Result, part: str, options: argparse.Namespace) -> None:
-    """Print what was measured. With `--out FILE.json` write it there, and its plot beside it; take it into
-    the folder FILE, and make the page there anew."""
-    text = json.dumps(result, indent=1)
+def deliver_parts(results: Mapping[str, Result], options: argparse.Namespace) -> None:
+    """Print what was measured, by part. With `--out FILE.json` write it there, and its plot beside it (of the
+    first part); take it into the folder FILE, and make the page there anew."""
+    text = json.dumps(results if len(results) > 1 else next(iter(results.values())), indent=1)
     if options.output == "json":
         print(text, flush=True)
     else:
-        print("\n".join(table_of(part, rows_of(result)).text()), flush=True)
+        for part, result in results.items():
+            print("\n".join(table_of(part, rows_of(result)).text()), flush=True)
     if options.out is None:
         return
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(text + "\n")
-    draw(part, rows_of(result), options.out.with_suffix(".svg"))
-    folder = options.out.with_suffix("")
+    first = next(iter(results))
+    draw(first, rows_of(results[first]), options.out.with_suffix(".svg"))
+    for part, result in results.items():
+        _take_in(part, result, options.out.with_suffix(""))
+    write_page(options.out.with_suffix(""))
+
+
+def _take_in(part: str, result: Result, folder: Path) -> None:
+    """Rows into their places among those of earlier runs."""
     folder.mkdir(exist_ok=True)
     file = folder / f"{part}.json"
     old = rows_of(json.loads(file.read_text())) if file.is_file() else []
@@ -68,4 +77,3 @@ def deliver_parts(result: Result, part: str, options: argparse.Namespace) -> Non
     together = {**result, "rows": merged(old, stamped)}
     file.write_text(json.dumps(together, indent=1) + "\n")
     draw(part, rows_of(together), folder / f"{part}.svg")
-    write_page(folder)

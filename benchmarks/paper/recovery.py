@@ -52,13 +52,15 @@ class Case:
     stopped: tuple[str, str] | None = None
 
 
-def cases_of(service: Service, stateless: Sequence[str]) -> list[Case]:
+def cases_of(service: Service, stateless: Sequence[str], processes: Sequence[str] = PROCESSES) -> list[Case]:
     """Every stateful primary in each of three ways, then every operator without state."""
     hit = [
         Case(f"{op} {process}", ((op, "primary", process),))
         for op in service.stateful
-        for process in PROCESSES
+        for process in processes
     ]
+    if len(processes) < len(PROCESSES):
+        return hit
     return hit + [Case(f"{op} stateless", ((op, "active", "both"),)) for op in stateless]
 
 
@@ -86,14 +88,19 @@ async def recorded() -> AsyncIterator[tuple[Path, Path]]:
 
 
 async def measured(
-    service: Service, mode: str, settings: Settings, cases: Sequence[Case] | None, kills: int
+    service: Service,
+    mode: str,
+    settings: Settings,
+    cases: Sequence[Case] | None,
+    kills: int,
+    processes: Sequence[str] = PROCESSES,
 ) -> list[dict[str, object]]:
     """A row for each case (None: all single ones), with the verdict over the whole run in each."""
     rows: list[dict[str, object]] = []
     async with recorded() as (history, traces):
         async with running(service, mode, settings, standby=True, history=history) as graph:
             stateless = [op.name for op in graph.supervisor.graph.data.operators if not op.stateful]
-            chosen = cases_of(service, stateless) if cases is None else list(cases)
+            chosen = cases_of(service, stateless, processes) if cases is None else list(cases)
             async with asking(graph, service.under_way("L2")) as log:
                 for case in chosen:
                     often = 1 if case.targets[0][1] == "active" and len(case.targets) == 1 else kills
@@ -230,14 +237,18 @@ def _median_ms(steps: Sequence[dict[str, float]], name: str) -> float | None:
 
 
 async def recovery(
-    services: Sequence[Service], modes: Sequence[str], settings: Settings, kills: int
+    services: Sequence[Service],
+    modes: Sequence[str],
+    settings: Settings,
+    kills: int,
+    processes: Sequence[str] = PROCESSES,
 ) -> list[dict[str, object]]:
-    """Single kills."""
+    """Single kills of some processes; of all of them, and of operators without state, if not told."""
     return [
         row
         for service in services
         for mode in modes
-        for row in await measured(service, mode, settings, None, kills)
+        for row in await measured(service, mode, settings, None, kills, processes)
     ]
 
 

@@ -281,8 +281,36 @@ def test_json_is_printed_alone_and_written_and_added_to_the_folder(
             "command": "hams bench paper",
             "rows": [row("SP", mode, 101)],
         }
-        deliver_parts(result, "overhead", options)
+        deliver_parts({"overhead": result}, options)
         assert json.loads(capsys.readouterr().out) == result == json.loads(options.out.read_text())
     together = json.loads((tmp_path / "paper" / "overhead.json").read_text())["rows"]
     assert [item["mode"] for item in together] == ["NonStop", "Remus"]
     assert together[0]["measured"] == "2026-11-24 12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("rows", "status"),
+    [
+        ([row("SP", "NonStop", 101)], 0),
+        ([{**row("SP", "NonStop", 101), "ok": False}], 1),
+        ([{**row("SP", "NonStop", 101), "ok": True, "failed": 1, "kills": 3}], 1),
+        ([{**row("SP", "NonStop", 101), "ok": True, "failed": 0, "kills": 3}], 0),
+    ],
+    ids=["measured", "lost or doubled", "failed", "nothing lost"],
+)
+def test_the_exit_code_is_the_verdict(
+    rows: list[dict[str, Any]], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def part() -> list[dict[str, Any]]:
+        return rows
+
+    monkeypatch.setitem(command.PARTS, "overhead", lambda run: part())
+    monkeypatch.setattr(services, "memory_available", lambda: 10**12)
+    assert command.main(["--part", "overhead", "--services", "SP", "--output", "json"]) == status
+
+
+def test_the_short_form_measures_and_kills_two_services() -> None:
+    options = command._parser().parse_args(["--short"])
+    assert command._parts(options) == ["overhead", "recovery"]
+    run = command._run(options)
+    assert ([item.name for item in run.services], run.kills, run.loads) == (["SP", "OLM"], 1, ("L1",))

@@ -124,7 +124,7 @@ def test_every_part_has_a_table_a_plot_and_its_place_on_the_page(part: str, tmp_
         "python": "3.11",
         "versions": {"numpy": "2"},
     }
-    deliver_parts({"machine": machine, "command": "x", "rows": ROWS[part]}, part, options)
+    deliver_parts({part: {"machine": machine, "command": "x", "rows": ROWS[part]}}, options)
     for file in (tmp_path / "paper.svg", tmp_path / "paper" / f"{part}.svg"):
         assert "</svg>" in file.read_text()
     page = (tmp_path / "paper" / "index.html").read_text()
