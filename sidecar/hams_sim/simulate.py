@@ -295,12 +295,12 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     return outcome
 
 
-def _simulate_change(spec: Spec) -> Outcome:
+def _simulate_change(spec: Spec) -> HistoryOutcome:
     """A change of shape."""
     plan = draw_plan(spec.seed, spec.shape, KINDS[spec.fault])
     history = History(plan, KINDS[spec.fault], f"{spec.seed}/{spec.shape}/{spec.fault}")
     resource = history.resource
-    outcome = Outcome(spec, schedule=tuple(fault.say() for fault in plan.faults))
+    outcome = HistoryOutcome(spec, schedule=tuple(fault.say() for fault in plan.faults))
     faults = [fault for number, fault in enumerate(plan.faults) if number not in spec.drop_faults]
     _judged(outcome, resource.clock, lambda: history.run(faults, spec.drop_calls))
     outcome.calls = len(plan.calls)
@@ -312,7 +312,7 @@ def _simulate_change(spec: Spec) -> Outcome:
     return outcome
 
 
-def _judged(outcome: Outcome, clock: Clock, run: Callable[[], None]) -> None:
+def _judged(outcome: HistoryOutcome, clock: Clock, run: Callable[[], None]) -> None:
     """Run a history; what it breaks is its outcome."""
     try:
         run()
