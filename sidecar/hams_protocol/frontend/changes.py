@@ -68,7 +68,7 @@ class Changes(Timed):
     @property
     def has_first_request(self) -> bool:
         """Whether a client waits here of a graph in which nothing was logged yet."""
-        return self._ctx.knowledge.topology.untouched and self._clients() > 0
+        return self._frontend.knowledge.topology.untouched and self._clients() > 0
 
     def drain(self) -> None:
         """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits
