@@ -118,8 +118,8 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
     spec = graph["spec"]
     spec["mode"] = mode
     spec["frontend"] = {"requestTimeout": "60s"}
-    if settings.patient or not standby:
-        spec["recovery"] = {"suspectAfter": "2s"}  # a busy machine must not look like a dead one
+    if settings.patient or not standby:  # a busy machine, or a stopped process, must not look like a dead one
+        spec["recovery"] = {"suspectAfter": "10s" if settings.patient else "2s"}
     times = settings.times.get(service.name, {})
     for operator in spec["operators"]:
         config = operator["model"]["config"]
