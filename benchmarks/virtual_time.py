@@ -15,7 +15,7 @@ from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.clockwork import Clockwork
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
-from hams_schedule.policies.fifo import Fifo
+from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.policies.nexus import Nexus
 from hams_schedule.policies.orloj import MEAN, Orloj
@@ -114,7 +114,7 @@ def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int
     if name == OURS:
         return Distribution(ROWS_MAX, True, profiles, max_delay_s=slo_s)
     if name == "fifo":
-        return Fifo(ROWS_MAX)
+        return FifoPolicy(ROWS_MAX)
     times = size_times(case, np.random.default_rng([seed, 78]), SIZE_SAMPLES)
     if name == "deadline":
         deadline: Deadline[Request] = Deadline(ROWS_MAX, True)

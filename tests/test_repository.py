@@ -227,7 +227,8 @@ def test_every_bound_binds(package: str) -> None:
 
 
 MEASURED_WITH = re.compile(
-    r"\b(paper[./](models|device|real|nets|state)|computeMs|updateMs|sizeMiB|VGG|MobileNet|Inception|DeconvLSTM|OLV|OLM)"
+    r"\b(paper[./](models|device|real|nets|state)|computeMs|updateMs|sizeMiB|VGG|MobileNet|"
+    r"Inception|DeconvLSTM|OLV|OLM)"
 )
 """Words of the services and devices that the product is measured with."""
 

@@ -12,13 +12,13 @@ from typing import Generic
 from hams_schedule.limits import plan_units_max
 from hams_schedule.pending import ClassLine, Line, Span
 from hams_schedule.scheduler import U
-from hams_schedule.tables import CONFIDENCES, Law, Tables
+from hams_schedule.tables import CONFIDENCES, Law, TimeTables
 
 Costs = tuple[tuple[float, float], ...]
 """Steps (seconds after `due`, cost of missing it too), the first at 0."""
 
 
-class View(Generic[U]):
+class QueueView(Generic[U]):
     """The units of one batch key that can still be in time at `at`, earliest due first, `plan_units_max` at
     most.
 
@@ -26,7 +26,7 @@ class View(Generic[U]):
     off. `place` is a unit's index among those of its rank.
     """
 
-    def __init__(self, line: Line[U], tables: Tables, at: float, rest: dict[int, float]) -> None:
+    def __init__(self, line: Line[U], tables: TimeTables, at: float, rest: dict[int, float]) -> None:
         self.line = line
         self.at = at
         keyed: list[tuple[float, int, int, int, int]] = []
@@ -96,7 +96,7 @@ class Candidate:
         self.holds_earliest = items[0] == 0
 
 
-def candidates(view: View[U], tables: Tables, weights: list[float], costs: Costs) -> list[Candidate]:
+def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], costs: Costs) -> list[Candidate]:
     """All candidates of a view. `weights`: what missing a unit of each rank costs, 1 is usual."""
     found: list[Candidate] = []
     ranks = len(tables.cdfs)
@@ -127,7 +127,7 @@ def candidates(view: View[U], tables: Tables, weights: list[float], costs: Costs
     return found
 
 
-def window(view: View[U], members: list[int], low: int, size: int) -> tuple[list[int], int]:
+def window(view: QueueView[U], members: list[int], low: int, size: int) -> tuple[list[int], int]:
     """The units from `low` on that fill `size` rows, one at least, and their rows."""
     items = members[low : low + size]
     rows = 0
@@ -140,8 +140,8 @@ def window(view: View[U], members: list[int], low: int, size: int) -> tuple[list
 
 
 def valued(
-    view: View[U],
-    tables: Tables,
+    view: QueueView[U],
+    tables: TimeTables,
     items: list[int],
     counts: list[int],
     rows: int,
@@ -167,7 +167,7 @@ def valued(
     return Candidate(items, counts, rows, value, base + slope * law.mean, first_chance)
 
 
-def _chance(tables: Tables, law: Law, left: float) -> float:
+def _chance(tables: TimeTables, law: Law, left: float) -> float:
     """P(the longest member takes `left` seconds at most)."""
     if left >= law.sure:
         return 1.0

@@ -8,13 +8,13 @@ from bisect import bisect_left
 from enum import IntEnum
 from typing import Final, Generic
 
-from hams_schedule.candidates import Candidate, Costs, View, candidates
+from hams_schedule.candidates import Candidate, Costs, QueueView, candidates
 from hams_schedule.idling import wait_until
 from hams_schedule.limits import cost_steps_max
 from hams_schedule.pending import Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
-from hams_schedule.tables import MIDDLE, QUICK_SIZES, Law, Tables
+from hams_schedule.tables import MIDDLE, QUICK_SIZES, Law, TimeTables
 
 BEST: Final = 8
 """Candidates of the largest value per second that are rolled forward."""
@@ -28,7 +28,7 @@ CONFIDENT: Final = 0.6
 """Chance that the earliest-due unit of a batch has at least, if the batch is to lose nothing."""
 
 
-class Kind(IntEnum):
+class ChoiceKind(IntEnum):
     """How a batch was chosen."""
 
     PLANNED = 0
@@ -39,13 +39,13 @@ class Kind(IntEnum):
     IDLE = 5
 
 
-class Decision(Generic[U]):
+class BatchChoice(Generic[U]):
     """A batch: where its units lie, what is expected of it, how it was chosen, and its cost in
     steps."""
 
     __slots__ = ("kind", "spans", "steps", "time", "value")
 
-    def __init__(self, spans: list[Span[U]], value: float, time: float, kind: Kind, steps: int) -> None:
+    def __init__(self, spans: list[Span[U]], value: float, time: float, kind: ChoiceKind, steps: int) -> None:
         self.spans = spans
         self.value = value
         self.time = time
@@ -66,7 +66,7 @@ class Terms:
         self.weights = weights
         self.rest: dict[int, float] = {}
 
-    def by_rank(self, tables: Tables) -> list[float]:
+    def by_rank(self, tables: TimeTables) -> list[float]:
         """The weight of each rank."""
         weights = [1.0] * len(tables.cdfs)
         for cls, weight in self.weights.items():
@@ -77,20 +77,20 @@ class Terms:
 
 def decide(
     lines: list[Line[U]],
-    tables: Tables,
+    tables: TimeTables,
     arrivals: Arrivals,
     terms: Terms,
     now: float,
     idle_until: float = 0.0,
-) -> Decision[U] | None:
+) -> BatchChoice[U] | None:
     """The best batch at `now`, or to wait for company until `idle_until` at most; None if no unit has a
     chance."""
-    best: tuple[View[U], list[Candidate]] | None = None
+    best: tuple[QueueView[U], list[Candidate]] | None = None
     best_ratio = -1.0
-    likeliest: Decision[U] | None = None
+    likeliest: BatchChoice[U] | None = None
     weights = terms.by_rank(tables)
     for line in lines:
-        view = View(line, tables, now, terms.rest)
+        view = QueueView(line, tables, now, terms.rest)
         if not view.due:
             continue
         batches = candidates(view, tables, weights, terms.costs)
@@ -108,21 +108,26 @@ def decide(
     if len(lines) == 1 and idle_until > now:
         until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
         if until > now:
-            return Decision([], 0.0, until - now, Kind.IDLE, steps)
-    return Decision(view.spans(batch.items), batch.value, batch.time, Kind.FULL, steps)
+            return BatchChoice([], 0.0, until - now, ChoiceKind.IDLE, steps)
+    return BatchChoice(view.spans(batch.items), batch.value, batch.time, ChoiceKind.FULL, steps)
 
 
-def alone(view: View[U], tables: Tables) -> Decision[U]:
+def alone(view: QueueView[U], tables: TimeTables) -> BatchChoice[U]:
     """No batch is likely to be in time: the likeliest unit alone."""
     slack = [due - tables.expected[rank][1] for due, rank in zip(view.due, view.rank, strict=True)]
     item = max(range(len(slack)), key=slack.__getitem__)
     time = tables.expected[view.rank[item]][1]
     chance = tables.grid.chance(tables.cdfs[view.rank[item]], view.due[item] - view.at)
-    return Decision(view.spans([item]), chance, time, Kind.LIKELIEST, 0)
+    return BatchChoice(view.spans([item]), chance, time, ChoiceKind.LIKELIEST, 0)
 
 
 def _rolled(
-    view: View[U], batches: list[Candidate], tables: Tables, arrivals: Arrivals, terms: Terms, now: float
+    view: QueueView[U],
+    batches: list[Candidate],
+    tables: TimeTables,
+    arrivals: Arrivals,
+    terms: Terms,
+    now: float,
 ) -> tuple[Candidate, int]:
     """The best of several candidates by its own value and what the rest of the queue then comes to; its
     cost."""
@@ -178,7 +183,7 @@ def largest_confident(batches: list[Candidate]) -> Candidate | None:
     return max(confident, key=_rows, default=None)
 
 
-def lows_of(view: View[U], batch: Candidate) -> list[int]:
+def lows_of(view: QueueView[U], batch: Candidate) -> list[int]:
     """By rank, the place of the first unit of a batch."""
     lows = [-1] * len(batch.counts)
     for item in batch.items:
@@ -188,12 +193,12 @@ def lows_of(view: View[U], batch: Candidate) -> list[int]:
     return lows
 
 
-def quick(lines: list[Line[U]], tables: Tables, terms: Terms, now: float) -> Decision[U] | None:
+def quick(lines: list[Line[U]], tables: TimeTables, terms: Terms, now: float) -> BatchChoice[U] | None:
     """The largest value per second among one-class batches of few sizes, values from three members each.
 
     Its cost grows with the classes, not with the units that wait.
     """
-    best: Decision[U] | None = None
+    best: BatchChoice[U] | None = None
     best_ratio = -1.0
     for line in lines:
         for cls, of_class in line.classes.items():
@@ -211,18 +216,22 @@ def quick(lines: list[Line[U]], tables: Tables, terms: Terms, now: float) -> Dec
                 time = tables.expected[rank][min(sum(rows[low:high]), size)]
                 if value / time > best_ratio:
                     best_ratio = value / time
-                    best = Decision([Span(of_class, low, high)], value, time, Kind.QUICK, 0)
+                    best = BatchChoice([Span(of_class, low, high)], value, time, ChoiceKind.QUICK, 0)
                 if high == len(dues) and high - low < size:
                     break  # a larger size holds no more
             if best is None and floor < len(dues):
-                best = Decision(
-                    [Span(of_class, len(dues) - 1, len(dues))], 0.0, tables.expected[rank][1], Kind.QUICK, 0
+                best = BatchChoice(
+                    [Span(of_class, len(dues) - 1, len(dues))],
+                    0.0,
+                    tables.expected[rank][1],
+                    ChoiceKind.QUICK,
+                    0,
                 )
     return best
 
 
 def _three(
-    tables: Tables, law: Law, dues: list[float], low: int, high: int, after: float, size: int
+    tables: TimeTables, law: Law, dues: list[float], low: int, high: int, after: float, size: int
 ) -> float:
     """The value of [low, high) from its first, middle and last unit, as if they filled `size` rows."""
     count = high - low

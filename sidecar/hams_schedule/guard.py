@@ -21,7 +21,7 @@ from hams_schedule.limits import (
     guard_window_s,
 )
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import READY, Scheduler, Timing, U
+from hams_schedule.scheduler import READY, BatchTiming, SchedulerPort, U
 
 ROUNDS: Final = 4
 """Rounds that are remembered."""
@@ -58,14 +58,14 @@ class ShadowTiming:
         self.ok = True
 
 
-Factory = Callable[[], Scheduler[Shadow]]
+Factory = Callable[[], SchedulerPort[Shadow]]
 """Makes a policy for one replay. It must not teach the profiles that serve."""
 
 
 class Replay:
     """One policy serving the shadows, a few events at a time."""
 
-    def __init__(self, policy: Scheduler[Shadow], shadows: list[Shadow], profiles: Profiles) -> None:
+    def __init__(self, policy: SchedulerPort[Shadow], shadows: list[Shadow], profiles: Profiles) -> None:
         self._policy = policy
         self._shadows = shadows
         self._profiles = profiles
@@ -189,7 +189,7 @@ class Guarded(Generic[U]):
 
     def __init__(
         self,
-        serving: dict[str, Callable[[], Scheduler[U]]],
+        serving: dict[str, Callable[[], SchedulerPort[U]]],
         shadows: dict[str, Factory],
         profiles: Profiles,
         seed: int,
@@ -242,7 +242,7 @@ class Guarded(Generic[U]):
         self._running = units
         self._policy.started(batch, units, now)
 
-    def finished(self, batch: int, timing: Timing, now: float) -> None:
+    def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended. Laws are learnt from it whichever policy serves."""
         self._policy.finished(batch, timing, now)
         units, self._running = self._running, []

@@ -10,10 +10,10 @@ the expected arrivals then come to. Arrivals are taken for Poisson, at the rate 
 import math
 from typing import Final
 
-from hams_schedule.candidates import Candidate, View
+from hams_schedule.candidates import Candidate, QueueView
 from hams_schedule.rollout import CHANCE, EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
-from hams_schedule.tables import MIDDLE, Tables
+from hams_schedule.tables import MIDDLE, TimeTables
 
 CONFIDENCE: Final = 0.85
 """Chance of the enlarged batch to be in time at the last instant."""
@@ -24,9 +24,9 @@ MARGIN: Final = 0.03
 
 
 def wait_until(
-    view: View[U],
+    view: QueueView[U],
     batch: Candidate,
-    tables: Tables,
+    tables: TimeTables,
     arrivals: Arrivals,
     rest: dict[int, float],
     longest: float,
@@ -48,12 +48,9 @@ def wait_until(
     counts[rank] += 1
     law = tables.law(counts)
     base, slope = tables.base[rows], tables.slope[rows]
-    earliest = view.due[batch.items[0]]
-    latest = min(earliest - base - slope * tables.grid.quantile(law.cdf, CONFIDENCE), longest)
-    if latest <= now:
-        return now
+    latest = min(view.due[batch.items[0]] - base - slope * tables.grid.quantile(law.cdf, CONFIDENCE), longest)
     rate = arrivals.rate(now)
-    if not rate > 0.0:
+    if latest <= now or not rate > 0.0:
         return now
     none = math.exp(-rate * (latest - now))  # the chance that nobody comes
     meets = now + 1.0 / rate - (latest - now) * none / (1.0 - none)
@@ -70,19 +67,22 @@ def wait_until(
             [rollout(dues, since, tables, targets, rule, begin, until).completed for rule in (RATE, EDF)]
         )
 
-    def chances(start: float, on: float, per: float, cdf: list[float]) -> float:
-        """Completions of the batch's own units."""
-        return sum([tables.grid.chance(cdf, (view.due[item] - start - on) / per) for item in batch.items])
-
     ends = now + batch.time
     alone = tables.expected[rank][1]
     in_time = meets + window >= ends + tables.quantiles[rank][MIDDLE][1]  # whoever comes, after the batch
     apart = batch.value + CHANCE * in_time + DISCOUNT * rolled(ends + alone * in_time, 1)
-    joined = chances(meets, base, slope, law.cdf) + CHANCE
+    slacks = [view.due[item] - meets - base for item in batch.items]
+    joined = _chances(tables, slacks, slope, law.cdf) + CHANCE
     joined += DISCOUNT * rolled(meets + base + slope * law.mean, 1)
     now_in_vain = batch.value + DISCOUNT * rolled(ends, 0)
     single, growth = tables.base[batch.rows], tables.slope[batch.rows]
-    in_vain = chances(latest, single, growth, tables.law(batch.counts).cdf)
+    slacks = [view.due[item] - latest - single for item in batch.items]
+    in_vain = _chances(tables, slacks, growth, tables.law(batch.counts).cdf)
     in_vain += DISCOUNT * rolled(latest + batch.time, 0)
     gain = (1.0 - none) * (joined - apart) + none * (in_vain - now_in_vain)
     return latest if gain > MARGIN else now
+
+
+def _chances(tables: TimeTables, slacks: list[float], per: float, cdf: list[float]) -> float:
+    """How many of a batch's own units are expected in time: `slacks` in seconds, once the batch has begun."""
+    return sum([tables.grid.chance(cdf, slack / per) for slack in slacks])

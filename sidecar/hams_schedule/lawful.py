@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hams_schedule.policies.fifo import Fifo
-from hams_schedule.scheduler import READY, Scheduler, Timing, U
+from hams_schedule.policies.fifo import FifoPolicy
+from hams_schedule.scheduler import READY, BatchTiming, SchedulerPort, U
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ class Lawful(Generic[U]):
     exception of a policy reaches the caller; without, `LawBroken` is raised (tests).
     """
 
-    def __init__(self, policy: Scheduler[U], max_rows: int, replace: bool = True) -> None:
-        self.policy: Scheduler[U] = policy
+    def __init__(self, policy: SchedulerPort[U], max_rows: int, replace: bool = True) -> None:
+        self.policy: SchedulerPort[U] = policy
         self.failed = ""
         self._max_rows = max_rows
         self._replace = replace
@@ -93,7 +93,7 @@ class Lawful(Generic[U]):
         """The model runs `units`."""
         self._asked(lambda policy: policy.started(batch, units, now), None, now)
 
-    def finished(self, batch: int, timing: Timing, now: float) -> None:
+    def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended."""
         self._asked(lambda policy: policy.finished(batch, timing, now), None, now)
 
@@ -107,7 +107,7 @@ class Lawful(Generic[U]):
         self._suspects.clear()
         self._asked(lambda policy: policy.clear(), None, 0.0)
 
-    def _asked(self, call: Callable[[Scheduler[U]], T], otherwise: T, now: float) -> T:
+    def _asked(self, call: Callable[[SchedulerPort[U]], T], otherwise: T, now: float) -> T:
         """What the policy answers; if it raises, it is replaced, and its successor is asked nothing yet."""
         try:
             return call(self.policy)
@@ -147,7 +147,7 @@ class Lawful(Generic[U]):
         if not self._replace:
             raise LawBroken(law)
         self.failed = self.failed or law
-        successor: Fifo[U] = Fifo(self._max_rows)
+        successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
         for unit in self._waiting.values():
             if unit.stage == READY:
                 successor.add(unit, now)

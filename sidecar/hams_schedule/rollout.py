@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final
 
 from hams_schedule.limits import plan_arrivals_max
-from hams_schedule.tables import MIDDLE, Tables
+from hams_schedule.tables import MIDDLE, TimeTables
 
 RATE: Final = 0
 """Base: the class with the most units per second."""
@@ -77,7 +77,7 @@ class Future:
     def __init__(
         self,
         by_rank: list[list[float]],
-        tables: Tables,
+        tables: TimeTables,
         arrivals: list[tuple[float, int, float]],
         rest: dict[int, float],
     ) -> None:
@@ -103,7 +103,7 @@ class Future:
         return dues, since
 
 
-def best_sizes(tables: Tables, window: float) -> list[int]:
+def best_sizes(tables: TimeTables, window: float) -> list[int]:
     """By rank, the rows with the most units per second whose batch takes half a window at most."""
     best: list[int] = []
     for expected in tables.expected:
@@ -120,7 +120,7 @@ def best_sizes(tables: Tables, window: float) -> list[int]:
 def rollout(
     dues: list[list[float]],
     since: list[list[float]],
-    tables: Tables,
+    tables: TimeTables,
     targets: list[int],
     base: int,
     now: float,

@@ -39,7 +39,7 @@ class Unit(Protocol):
         """Only `READY` units run; others are dropped."""
 
 
-class Timing(Protocol):
+class BatchTiming(Protocol):
     """How long a batch took."""
 
     @property
@@ -58,7 +58,7 @@ class Timing(Protocol):
 U = TypeVar("U", bound=Unit)
 
 
-class Scheduler(Protocol[U]):
+class SchedulerPort(Protocol[U]):
     """The queue of one operator. Laws: `hams_schedule.lawful`."""
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class Scheduler(Protocol[U]):
     def started(self, batch: int, units: list[U], now: float) -> None:
         """`units`, the answer of the last `take`, run as `batch`."""
 
-    def finished(self, batch: int, timing: Timing, now: float) -> None:
+    def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run of `batch` has ended."""
 
     def plan(self, now: float, budget_s: float) -> bool:

@@ -11,11 +11,11 @@ from hams_schedule.guard import Factory, Guarded, Shadow
 from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
-from hams_schedule.policies.fifo import Fifo
+from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.policies.nexus import Nexus
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import Scheduler, U
+from hams_schedule.scheduler import SchedulerPort, U
 
 QUANTILES: Final = 16
 """Times of a size that stand for its law."""
@@ -26,10 +26,10 @@ SEED: Final = 7_919
 def guarded(max_rows: int, shed: bool, profiles: Profiles, slo_s: float) -> Guarded[U]:
     """`Distribution` under the guard. `slo_s` is what most requests have."""
     distribution: Distribution[U] = Distribution(max_rows, shed, profiles)
-    serving: dict[str, Callable[[], Scheduler[U]]] = {
+    serving: dict[str, Callable[[], SchedulerPort[U]]] = {
         "distribution": lambda: distribution,
         "deadline": lambda: _deadline(max_rows, shed, profiles),
-        "fifo": lambda: Fifo(max_rows),
+        "fifo": lambda: FifoPolicy(max_rows),
     }
     if shed:  # these two know no other way to treat what is late
         serving["nexus"] = lambda: Nexus(max_rows, SizeTimes(size_times(profiles, max_rows)), slo_s)
@@ -43,7 +43,7 @@ def guarded(max_rows: int, shed: bool, profiles: Profiles, slo_s: float) -> Guar
     shadows: dict[str, Factory] = {
         "distribution": shadow,
         "deadline": lambda: _deadline(max_rows, shed, profiles),
-        "fifo": lambda: Fifo(max_rows),
+        "fifo": lambda: FifoPolicy(max_rows),
     }
     if shed:
         shadows["nexus"] = lambda: Nexus(max_rows, SizeTimes(size_times(profiles, max_rows)), slo_s)

@@ -41,7 +41,7 @@ class Law:
         self.sure = grid.quantile(cdf, SURE)
 
 
-class Tables:
+class TimeTables:
     """All of it for one revision of a profile, for batches of up to `max_rows`."""
 
     def __init__(self, profiles: Profiles, max_rows: int) -> None:

@@ -40,7 +40,7 @@ from hams_sim.scene import Scenario
 from hams_sim.shapes import Sizes, Vertex, build
 from hams_sim.succession.plan import draw_plan
 from hams_sim.succession.scenes import KINDS
-from hams_sim.succession.simulate import History
+from hams_sim.succession.simulate import ChangeHistory
 from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_restarts
 from hams_sim.world import World
 from hams_wire.notes import header_of
@@ -298,7 +298,7 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
 def _simulate_change(spec: Spec) -> HistoryOutcome:
     """A change of shape."""
     plan = draw_plan(spec.seed, spec.shape, KINDS[spec.fault])
-    history = History(plan, KINDS[spec.fault], f"{spec.seed}/{spec.shape}/{spec.fault}")
+    history = ChangeHistory(plan, KINDS[spec.fault], f"{spec.seed}/{spec.shape}/{spec.fault}")
     resource = history.resource
     outcome = HistoryOutcome(spec, schedule=tuple(fault.say() for fault in plan.faults))
     faults = [fault for number, fault in enumerate(plan.faults) if number not in spec.drop_faults]

@@ -16,7 +16,7 @@ from hams_schedule.lawful import Lawful
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import Scheduler as Policy
+from hams_schedule.scheduler import SchedulerPort as Policy
 
 PARAMETER = "parameter:"
 

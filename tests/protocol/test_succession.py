@@ -31,7 +31,7 @@ from hams_protocol.succession.effects import (
     Refuse,
     SayQuiet,
     SayTaken,
-    Source,
+    StateSource,
     TakeBack,
     UseTable,
 )
@@ -40,7 +40,7 @@ from hams_protocol.succession.events import (
     Fetched,
     FrontendsSeen,
     GraphsSeen,
-    NoRoom,
+    HasNoRoom,
     NotFetched,
     NotSaid,
     RecordChanged,
@@ -134,10 +134,10 @@ def test_what_was_held_back_and_finds_no_room_is_tried_again_while_its_client_wa
     machine.step(RecordChanged(HOLD, 1), 0.0)
     held(machine, 1)
     machine.step(RecordChanged(BACK, 2), 1.0)
-    assert machine.step(NoRoom(1, 0.5), 2.0) == []
+    assert machine.step(HasNoRoom(1, 0.5), 2.0) == []
     assert machine.deadline() == 2.0 + again_after_s
     assert machine.step(Wake(), 2.0 + again_after_s) == [Admit(1, 28.0 - again_after_s)]
-    assert machine.step(NoRoom(1, 0.5), 29.95) == [Refuse(1, 0.5)]
+    assert machine.step(HasNoRoom(1, 0.5), 29.95) == [Refuse(1, 0.5)]
 
 
 def test_a_request_that_found_no_room_is_held_back_by_the_next_attempt() -> None:
@@ -145,7 +145,7 @@ def test_a_request_that_found_no_room_is_held_back_by_the_next_attempt() -> None
     machine.step(RecordChanged(HOLD, 1), 0.0)
     held(machine, 1)
     machine.step(RecordChanged(BACK, 2), 1.0)
-    machine.step(NoRoom(1, 0.5), 1.0)
+    machine.step(HasNoRoom(1, 0.5), 1.0)
     machine.step(RecordChanged(Succession("newer", Phase.HOLD), 3), 1.0)
     machine.step(Wake(), 2.0)
     assert machine.held == 1
@@ -252,7 +252,7 @@ def test_a_process_fetches_at_the_cut_says_it_and_begins() -> None:
     machine = process()
     for early in (seen(None), seen(HOLD), seen(quiet={}), seen(Succession("other", Phase.CLOSE))):
         assert machine.step(early, 0.0) == []
-    assert machine.step(seen(), 0.0) == [Fetch((Source("a1", "a"),))]
+    assert machine.step(seen(), 0.0) == [Fetch((StateSource("a1", "a"),))]
     assert machine.step(seen(), 0.0) == []
     assert machine.step(Fetched(""), 1.0) == [SayTaken("p1", TakenOver("a", CUT))]
     machine.step(NotSaid(), 1.0)
@@ -265,7 +265,7 @@ def test_what_was_fetched_while_the_cut_changed_is_fetched_anew() -> None:
     machine.step(seen(), 0.0)
     later = QUIET | {"f1": Quiet("new", True, (("F/0", 2, 7),))}
     assert machine.step(seen(quiet=later), 0.0) == []
-    assert machine.step(Fetched(""), 1.0) == [Fetch((Source("a1", "a"),))]
+    assert machine.step(Fetched(""), 1.0) == [Fetch((StateSource("a1", "a"),))]
     (said,) = machine.step(Fetched(""), 2.0)
     assert said == SayTaken("p1", TakenOver("a", (("F/0", 7), ("F/1", 6))))
 
@@ -282,7 +282,7 @@ def test_who_cannot_answer_is_asked_again_after_a_pause() -> None:
     machine.step(seen(), 0.0)
     assert machine.step(NotFetched(), 1.0) == []
     assert machine.step(seen(), 1.0) == []
-    assert machine.step(Wake(), machine.deadline()) == [Fetch((Source("a1", "a"),))]
+    assert machine.step(Wake(), machine.deadline()) == [Fetch((StateSource("a1", "a"),))]
 
 
 def test_a_state_of_another_layout_is_refused_and_the_process_never_begins() -> None:
@@ -303,7 +303,7 @@ def test_a_process_whose_set_has_begun_or_whose_succession_is_over_begins_with_n
 
 def test_a_frontend_asks_first_for_what_the_owner_has_taken_over_itself() -> None:
     (fetch,) = process(FRONTEND).step(seen(begun=True), 0.0)
-    assert fetch == Fetch((Source("f1", ""), Source("f1", "F/0"), Source("f2", "F/1")))
+    assert fetch == Fetch((StateSource("f1", ""), StateSource("f1", "F/0"), StateSource("f2", "F/1")))
 
 
 def test_a_primary_says_once_that_its_model_holds_the_state() -> None:

@@ -10,13 +10,13 @@ from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.clockwork import Clockwork
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
-from hams_schedule.policies.fifo import Fifo
+from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.policies.nexus import Nexus
 from hams_schedule.policies.orloj import Orloj
 from hams_schedule.policies.symphony import Symphony
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import Scheduler
+from hams_schedule.scheduler import SchedulerPort
 
 MAX_ROWS = 8
 SHORT_S, LONG_S = 0.020, 0.100
@@ -79,7 +79,7 @@ def size_times(seed: int = 2) -> list[list[float]]:
 
 
 POLICIES: dict[str, Callable[[], Policy[Work]]] = {
-    "fifo": lambda: Fifo(MAX_ROWS, 0.002),
+    "fifo": lambda: FifoPolicy(MAX_ROWS, 0.002),
     "deadline": lambda: Deadline(MAX_ROWS, True, 0.4),
     "deadline-run": lambda: Deadline(MAX_ROWS, False, 0.4),
     "distribution": lambda: Distribution(MAX_ROWS, True, profiles()),
@@ -105,7 +105,7 @@ class Served:
 
 
 def serve(
-    policy: Scheduler[Work], arrivals: list[tuple[float, Work]], spoil: Callable[[int], list[Work]]
+    policy: SchedulerPort[Work], arrivals: list[tuple[float, Work]], spoil: Callable[[int], list[Work]]
 ) -> Served:
     """Run arrivals through a policy in virtual time. `spoil(batch)` are units that stop being READY then.
 

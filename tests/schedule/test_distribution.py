@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hams_schedule.candidates import Candidate, View, candidates
-from hams_schedule.decision import Kind, Terms, decide, quick
+from hams_schedule.candidates import Candidate, QueueView, candidates
+from hams_schedule.decision import ChoiceKind, Terms, decide, quick
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.split import Rest
-from hams_schedule.tables import SIZES, Tables
+from hams_schedule.tables import SIZES, TimeTables
 
 from .kit import LONG_S, MAX_ROWS, SHORT_S, Took, Work, profiles, time_of
 
@@ -28,8 +28,8 @@ def learnt() -> Profiles:
 
 
 @pytest.fixture(scope="module")
-def tables(learnt: Profiles) -> Tables:
-    return Tables(learnt, MAX_ROWS)
+def tables(learnt: Profiles) -> TimeTables:
+    return TimeTables(learnt, MAX_ROWS)
 
 
 def queue(learnt: Profiles, units: list[tuple[str, float]], now: float = 0.0) -> Distribution[Work]:
@@ -49,9 +49,11 @@ def drawn(app: str, draw: random.Random) -> float:
 MIXED = [("short", 0.03 + 0.012 * n) for n in range(6)] + [("long", 0.14 + 0.04 * n) for n in range(5)]
 
 
-def test_value_and_time_of_candidates_are_those_of_drawn_batches(learnt: Profiles, tables: Tables) -> None:
+def test_value_and_time_of_candidates_are_those_of_drawn_batches(
+    learnt: Profiles, tables: TimeTables
+) -> None:
     policy = queue(learnt, MIXED)
-    view = View(next(iter(policy.pending.lines.values())), tables, 0.0, {})
+    view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
     found = candidates(view, tables, [1.0] * len(tables.cdfs), ONE)
     assert len(found) > 8
     draw = random.Random(1)
@@ -67,7 +69,7 @@ def test_value_and_time_of_candidates_are_those_of_drawn_batches(learnt: Profile
         assert batch.value == pytest.approx(value, rel=0.05, abs=0.12)
 
 
-def best_ratio(view: View[Work], tables: Tables) -> float:
+def best_ratio(view: QueueView[Work], tables: TimeTables) -> float:
     """The largest value per second over all subsets."""
     best = 0.0
     count = len(view.due)
@@ -85,7 +87,7 @@ def best_ratio(view: View[Work], tables: Tables) -> float:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_best_candidate_is_that_of_an_exhaustive_search(
-    learnt: Profiles, tables: Tables, seed: int
+    learnt: Profiles, tables: TimeTables, seed: int
 ) -> None:
     draw = random.Random(seed)
     units = [
@@ -93,7 +95,7 @@ def test_the_best_candidate_is_that_of_an_exhaustive_search(
         for app in (draw.choice(("short", "long")) for _ in range(9))
     ]
     policy = queue(learnt, units)
-    view = View(next(iter(policy.pending.lines.values())), tables, 0.0, {})
+    view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
     found = candidates(view, tables, [1.0] * len(tables.cdfs), ONE)
     assert max(batch.ratio for batch in found) >= 0.97 * best_ratio(view, tables)
 
@@ -170,7 +172,7 @@ def test_what_nothing_is_likely_for_is_tried_alone(learnt: Profiles) -> None:
     policy = queue(learnt, [("long", 0.0835)])
     assert policy.late(0.0) == []
     assert len(policy.take(0.0)) == 1
-    assert policy.decisions[Kind.LIKELIEST] == 1
+    assert policy.decisions[ChoiceKind.LIKELIEST] == 1
 
 
 def test_late_units_that_are_not_shed_get_their_share(learnt: Profiles) -> None:
@@ -204,9 +206,9 @@ def test_a_class_that_costs_more_runs_first(learnt: Profiles) -> None:
     assert any(unit.alone == LONG_S for unit in dear.take(0.0))
 
 
-def test_steps_of_cost_add_up(learnt: Profiles, tables: Tables) -> None:
+def test_steps_of_cost_add_up(learnt: Profiles, tables: TimeTables) -> None:
     policy = queue(learnt, [("short", 0.5)])
-    view = View(next(iter(policy.pending.lines.values())), tables, 0.0, {})
+    view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
     weights = [1.0] * len(tables.cdfs)
     both = candidates(view, tables, weights, ((0.0, 1.0), (1.0, 3.0)))
     assert [batch.value for batch in both] == pytest.approx([4.0])
@@ -232,7 +234,7 @@ def test_the_rest_of_the_path_is_taken_off(learnt: Profiles) -> None:
 
 
 def test_the_quick_rule_decides_like_the_full_one_where_one_class_waits(
-    learnt: Profiles, tables: Tables
+    learnt: Profiles, tables: TimeTables
 ) -> None:
     policy = queue(learnt, [("short", 0.3 + 0.001 * n) for n in range(8)])
     lines = list(policy.pending.lines.values())
@@ -241,12 +243,12 @@ def test_the_quick_rule_decides_like_the_full_one_where_one_class_waits(
     fast = quick(lines, tables, terms, 0.0)
     assert full is not None
     assert fast is not None
-    assert fast.kind == Kind.QUICK
+    assert fast.kind == ChoiceKind.QUICK
     assert fast.value / fast.time == pytest.approx(full.value / full.time, rel=0.1)
 
 
 def test_a_plan_is_used_when_the_batch_ends_as_expected_and_dropped_when_not(learnt: Profiles) -> None:
-    for took, kind in ((0.035, Kind.PLANNED), (0.3, Kind.QUICK)):
+    for took, kind in ((0.035, ChoiceKind.PLANNED), (0.3, ChoiceKind.QUICK)):
         policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, on_spot_share=0.0, learns=False)
         cls = learnt.classes.class_of("short", math.nan)
         for _ in range(12):
@@ -256,11 +258,11 @@ def test_a_plan_is_used_when_the_batch_ends_as_expected_and_dropped_when_not(lea
         while policy.plan(0.0, 1.0):
             pass
         expected = policy.running.expected_s if policy.running else 0.0
-        now = expected if kind == Kind.PLANNED else took
+        now = expected if kind == ChoiceKind.PLANNED else took
         policy.finished(1, Took(now), now)
         assert policy.take(now)
         assert policy.decisions[kind] >= 1
-        assert policy.stale_plans == (kind != Kind.PLANNED)
+        assert policy.stale_plans == (kind != ChoiceKind.PLANNED)
 
 
 def test_a_plan_falls_to_an_arrival_that_cannot_wait(learnt: Profiles) -> None:
@@ -301,7 +303,7 @@ def test_a_plan_whose_unit_has_gone_is_dropped(learnt: Profiles) -> None:
     assert units[0] not in batch
 
 
-def test_a_roll_out_counts_what_a_simple_policy_completes(learnt: Profiles, tables: Tables) -> None:
+def test_a_roll_out_counts_what_a_simple_policy_completes(learnt: Profiles, tables: TimeTables) -> None:
     rank = tables.rank_of(learnt.classes.class_of("short", math.nan))
     dues: list[list[float]] = [[] for _ in tables.cdfs]
     dues[rank] = [0.15] * 4 + [0.3] * 4
@@ -337,7 +339,7 @@ def test_with_few_samples_it_goes_by_the_prior() -> None:
     for _ in range(5):
         policy.add(Work(due=0.12), 0.0)
     assert len(policy.take(0.0)) == 1, "a batch of two is expected to take 125 ms"
-    assert policy.decisions[Kind.POINT] == 1
+    assert policy.decisions[ChoiceKind.POINT] == 1
 
 
 def test_a_unit_larger_than_a_batch_runs(learnt: Profiles) -> None:
@@ -349,7 +351,7 @@ def test_a_unit_larger_than_a_batch_runs(learnt: Profiles) -> None:
 
 
 def test_sizes_that_were_never_measured_are_not_tried(learnt: Profiles) -> None:
-    wide = Tables(learnt, 32)
+    wide = TimeTables(learnt, 32)
     assert not wide.known[32]
     policy: Distribution[Work] = Distribution(32, True, learnt, learns=False)
     cls = learnt.classes.class_of("short", math.nan)
@@ -391,7 +393,7 @@ def alike(max_delay_s: float, per_s: float, budget_s: float = 0.034) -> Distribu
 def test_it_idles_for_company_that_is_likely_to_come_and_not_for_ever() -> None:
     policy = alike(1.0, 200.0)
     assert policy.take(1.0) == []
-    assert policy.decisions[Kind.IDLE] == 1
+    assert policy.decisions[ChoiceKind.IDLE] == 1
     until = policy.deadline()
     assert 1.0 < until <= 1.0 + 0.034 - 0.025 + 0.001
     assert len(policy.take(until)) == 1, "nobody came"
@@ -408,7 +410,7 @@ def test_company_that_comes_shares_the_batch() -> None:
 def test_it_idles_only_if_it_may_and_somebody_is_likely_to_come(max_delay_s: float, per_s: float) -> None:
     policy = alike(max_delay_s, per_s)
     assert len(policy.take(1.0)) == 1
-    assert policy.decisions[Kind.IDLE] == 0
+    assert policy.decisions[ChoiceKind.IDLE] == 0
 
 
 def test_it_waits_no_longer_than_it_may() -> None:

@@ -8,7 +8,7 @@ from hams_schedule.guard import Guarded, Shadow
 from hams_schedule.pending import Span
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import Scheduler, U
+from hams_schedule.scheduler import SchedulerPort, U
 from hams_schedule.serving import guarded
 
 from .kit import LONG_S, MAX_ROWS, SHORT_S, Work, profiles, serve
@@ -44,9 +44,9 @@ def traffic(seconds: float, per_s: float, learnt: Profiles) -> list[tuple[float,
 
 def noisy(learnt: Profiles) -> Guarded[Work]:
     whole: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
-    serving: dict[str, Callable[[], Scheduler[Work]]] = dict(whole._serving)
+    serving: dict[str, Callable[[], SchedulerPort[Work]]] = dict(whole._serving)
     serving["distribution"] = lambda: Noise(MAX_ROWS, True, learnt)
-    shadows: dict[str, Callable[[], Scheduler[Shadow]]] = dict(whole._shadows)
+    shadows: dict[str, Callable[[], SchedulerPort[Shadow]]] = dict(whole._shadows)
     shadows["distribution"] = lambda: Noise(MAX_ROWS, True, learnt, learns=False)
     return Guarded(serving, shadows, learnt, 1)
 

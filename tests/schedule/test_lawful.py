@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hams_protocol.joins import Stage
 from hams_schedule.lawful import LawBroken, Lawful
-from hams_schedule.policies.fifo import Fifo
-from hams_schedule.scheduler import READY, Scheduler
+from hams_schedule.policies.fifo import FifoPolicy
+from hams_schedule.scheduler import READY, SchedulerPort
 
 from .kit import MAX_ROWS, POLICIES, Took, Work, serve
 
@@ -90,7 +90,7 @@ def test_clear_forgets_all(name: str) -> None:
     assert policy.deadline() == math.inf
 
 
-class Broken(Fifo[Work]):
+class Broken(FifoPolicy[Work]):
     """A mutant: `how` says what it does wrong."""
 
     def __init__(self, how: str) -> None:
@@ -131,7 +131,7 @@ class Broken(Fifo[Work]):
         return False
 
 
-class Mixing(Fifo[Work]):
+class Mixing(FifoPolicy[Work]):
     """A mutant that reads neither keys nor attempts."""
 
     def take(self, now: float) -> list[Work]:
@@ -143,7 +143,7 @@ class Mixing(Fifo[Work]):
         self._queue.append((unit, now))
 
 
-def filled(policy: Scheduler[Work], units: list[Work], replace: bool) -> Lawful[Work]:
+def filled(policy: SchedulerPort[Work], units: list[Work], replace: bool) -> Lawful[Work]:
     lawful: Lawful[Work] = Lawful(policy, MAX_ROWS, replace)
     for unit in units:
         lawful.add(unit, 0.0)
@@ -186,7 +186,7 @@ def test_a_mutant_is_caught_replaced_and_nothing_is_lost(how: str) -> None:
     lawful = filled(Broken(how), units, replace=True)
     got = drained(lawful)
     assert LAWS[how] in lawful.failed
-    assert isinstance(lawful.policy, Fifo)
+    assert isinstance(lawful.policy, FifoPolicy)
     assert not isinstance(lawful.policy, Broken)
     missing = {id(unit) for unit in units} - {id(unit) for unit in got}
     assert len(missing) == (1 if how == "unready" else 0)  # that one is READY no more: the mutant said so

@@ -92,7 +92,7 @@ class Graph:
             return JSONResponse(dict(zip(self.handles, pids, strict=True)))
         try:
             outputs = await self._infer(decoded(await request.body(), request.headers))
-        except Exception as error:  # noqa: BLE001 - whatever Ray says of a replica that died is a failed request
+        except Exception as error:  # noqa: BLE001 - any error of Ray is a failed request
             return JSONResponse({"error": f"{type(error).__name__}: {error}"[:300]}, 500)
         head, body = encoded(outputs)
         return Response(

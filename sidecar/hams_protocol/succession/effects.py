@@ -7,7 +7,7 @@ from hams_protocol.succession.records import Cut, Quiet, Succession, TakenOver
 
 @frozen
 class Admit:
-    """Give a request to the core of this frontend. Answered by RequestOver or NoRoom."""
+    """Give a request to the core of this frontend. Answered by RequestOver or HasNoRoom."""
 
     handle: int
     budget_s: float
@@ -47,7 +47,7 @@ class TakeBack:
 
 
 @frozen
-class Source:
+class StateSource:
     """Ask this instance of the predecessor: for the state of an operator, for the kept replies of a shard
     (`what` names either), or (`what` is "") for the replies that it has taken over itself."""
 
@@ -60,7 +60,7 @@ class Fetch:
     """Fetch from each of these, in their order, and drop what was fetched before. Answered by Fetched or
     NotFetched."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[StateSource, ...]
 
 
 @frozen

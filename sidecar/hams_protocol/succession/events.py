@@ -25,7 +25,7 @@ class RequestOver:
 
 
 @frozen
-class NoRoom:
+class HasNoRoom:
     """The core had no room for a request that was held back: nothing has begun."""
 
     handle: int

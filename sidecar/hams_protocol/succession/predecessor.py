@@ -25,7 +25,7 @@ from hams_protocol.messages import ClientForward, Message
 from hams_protocol.succession.effects import Admit, PassOn, Refuse, SayQuiet, TakeBack
 from hams_protocol.succession.events import (
     CoreStands,
-    NoRoom,
+    HasNoRoom,
     NotSaid,
     RecordChanged,
     RequestCame,
@@ -47,7 +47,9 @@ again_after_s = 0.1
 budget_min_s = 0.001
 """A request is given to the core with at least this much time: the core answers it, not this machine."""
 
-Event = RequestCame | RequestOver | NoRoom | RecordChanged | CoreStands | Said | NotSaid | StepAnswered | Wake
+Event = (
+    RequestCame | RequestOver | HasNoRoom | RecordChanged | CoreStands | Said | NotSaid | StepAnswered | Wake
+)
 Effect = Admit | PassOn | Refuse | SayQuiet | TakeBack
 
 
@@ -105,7 +107,7 @@ class PredecessorMachine:
             self._place(event.handle)
         elif isinstance(event, RequestOver):
             self._forget(event.handle)
-        elif isinstance(event, NoRoom):
+        elif isinstance(event, HasNoRoom):
             self._no_room(event)
         elif isinstance(event, RecordChanged):
             self._changed(event.record, event.revision)
@@ -154,7 +156,7 @@ class PredecessorMachine:
         else:
             self._out.append(Admit(handle, left_s))
 
-    def _no_room(self, event: NoRoom) -> None:
+    def _no_room(self, event: HasNoRoom) -> None:
         """All that was held back comes at once: what finds no room waits, as nothing has begun."""
         until = self._until.get(event.handle)
         if until is None:

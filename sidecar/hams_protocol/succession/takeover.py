@@ -19,7 +19,7 @@ from hams_protocol.due import FOREVER
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful.machine import StatefulMachine
-from hams_protocol.succession.effects import Begin, Fetch, SayTaken, Source
+from hams_protocol.succession.effects import Begin, Fetch, SayTaken, StateSource
 from hams_protocol.succession.events import (
     Fetched,
     GraphsSeen,
@@ -132,17 +132,17 @@ class TakeoverMachine:
             return None
         return cut_of(self._shards, seen.topology, dict(seen.quiet), self._uid)
 
-    def _sources(self, topology: Topology) -> tuple[Source, ...] | None:
+    def _sources(self, topology: Topology) -> tuple[StateSource, ...] | None:
         """Who is asked. What a shard's owner has taken over itself is older than what its log keeps, so it is
         asked for first."""
         if self._of != FRONTEND:
             primary = topology.find(self._of).primary
-            return None if primary is None else (Source(primary, self._of),)
+            return None if primary is None else (StateSource(primary, self._of),)
         owners = [(topology.find(shard).primary, shard) for shard in self._shards]
-        asked = [Source(owner, shard) for owner, shard in owners if owner is not None]
+        asked = [StateSource(owner, shard) for owner, shard in owners if owner is not None]
         if len(asked) < len(self._shards):
             return None
-        return (Source(asked[0].host, ""), *asked)
+        return (StateSource(asked[0].host, ""), *asked)
 
     def _fetched(self, event: Fetched) -> None:
         if self.stage is not Stage.FETCHING or self._seen is None:

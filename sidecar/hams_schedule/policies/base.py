@@ -8,10 +8,10 @@ from bisect import bisect_left
 from typing import Generic
 
 from hams_schedule.pending import ClassLine, Pending, Span
-from hams_schedule.scheduler import READY, Timing, U
+from hams_schedule.scheduler import READY, BatchTiming, U
 
 
-class Running(Generic[U]):
+class RunningBatch(Generic[U]):
     """The batch that the model runs."""
 
     __slots__ = ("batch", "expected_s", "since", "units")
@@ -31,7 +31,7 @@ class Policy(Generic[U]):
             raise ValueError(f"expected max_rows of at least 1, found {max_rows}")
         self.max_rows = max_rows
         self.pending: Pending[U] = Pending(by_class)
-        self.running: Running[U] | None = None
+        self.running: RunningBatch[U] | None = None
         self.now = 0.0
 
     def __len__(self) -> int:
@@ -72,9 +72,9 @@ class Policy(Generic[U]):
     def started(self, batch: int, units: list[U], now: float) -> None:
         """The model runs `units`."""
         self.now = now
-        self.running = Running(batch, units, now, self._expected_s(units))
+        self.running = RunningBatch(batch, units, now, self._expected_s(units))
 
-    def finished(self, batch: int, timing: Timing, now: float) -> None:
+    def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended; failed runs teach nothing."""
         self.now = now
         running = self.running
@@ -104,11 +104,11 @@ class Policy(Generic[U]):
         """How long a batch will take; 0: unknown."""
         return 0.0
 
-    def _learn(self, running: Running[U], timing: Timing) -> None:
+    def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         """A batch has run."""
 
 
-def measured_s(timing: Timing) -> float:
+def measured_s(timing: BatchTiming) -> float:
     """The time of a batch: the model's own where it is known."""
     return timing.compute_s if timing.compute_s > 0.0 else timing.total_s
 

@@ -5,8 +5,8 @@ import random
 from collections import deque
 
 from hams_schedule.pending import Span
-from hams_schedule.policies.base import Policy, Running, fit, measured_s, overdue
-from hams_schedule.scheduler import Timing, U
+from hams_schedule.policies.base import Policy, RunningBatch, fit, measured_s, overdue
+from hams_schedule.scheduler import BatchTiming, U
 
 PATIENCE = 0.92
 """Share of the head's slack that a batch may take."""
@@ -62,7 +62,7 @@ class Clipper(Policy[U]):
             return 1
         return max(int(min((budget_s - base - 3.0 * sd) / slope, self.max_rows)), 1)
 
-    def _learn(self, running: Running[U], timing: Timing) -> None:
+    def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         self._observe(sum(unit.rows for unit in running.units), measured_s(timing))
         self._refit()
 

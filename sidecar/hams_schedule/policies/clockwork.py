@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections import deque
 
 from hams_schedule.pending import ClassLine, Span
-from hams_schedule.policies.base import Policy, Running, fit, measured_s, overdue
+from hams_schedule.policies.base import Policy, RunningBatch, fit, measured_s, overdue
 from hams_schedule.policies.measured import SizeTimes
-from hams_schedule.scheduler import READY, Timing, U
+from hams_schedule.scheduler import READY, BatchTiming, U
 
 AHEAD_S = 0.010
 """How long before its start a batch is planned."""
@@ -43,7 +43,7 @@ class Clockwork(Policy[U]):
         self._planned = []
         self._expected_end = now + self._expected_s(units)
 
-    def finished(self, batch: int, timing: Timing, now: float) -> None:
+    def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended: what had been planned to follow it is due, or lost."""
         ends = self.running is not None and self.running.batch == batch
         super().finished(batch, timing, now)
@@ -111,6 +111,6 @@ class Clockwork(Policy[U]):
         size = next((size for size in self._sizes if size >= len(units)), self._sizes[-1])
         return self._estimate(size)
 
-    def _learn(self, running: Running[U], timing: Timing) -> None:
+    def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         size = next((size for size in self._sizes if size >= len(running.units)), self._sizes[-1])
         self._newest[size].append(measured_s(timing))

@@ -8,9 +8,9 @@ from collections import deque
 from typing import Final
 
 from hams_schedule.pending import ClassLine, Span
-from hams_schedule.policies.base import Running, fit, measured_s, overdue
+from hams_schedule.policies.base import RunningBatch, fit, measured_s, overdue
 from hams_schedule.policies.lateness import LatenessPolicy
-from hams_schedule.scheduler import Timing, U
+from hams_schedule.scheduler import BatchTiming, U
 from hams_schedule.tables import SIZES
 
 NEWEST: Final = 64
@@ -113,5 +113,5 @@ class Deadline(LatenessPolicy[U]):
     def _expected_s(self, units: list[U]) -> float:
         return self.times.estimate(sum(unit.rows for unit in units))
 
-    def _learn(self, running: Running[U], timing: Timing) -> None:
+    def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         self.times.observe(sum(unit.rows for unit in running.units), measured_s(timing))

@@ -11,17 +11,17 @@ from typing import Final, Generic
 
 from hams_schedule.candidates import Costs
 from hams_schedule.classes import REST
-from hams_schedule.decision import Decision, Kind, Terms, decide, quick
+from hams_schedule.decision import BatchChoice, ChoiceKind, Terms, decide, quick
 from hams_schedule.limits import plan_on_spot_share, plan_units_max, rollout_step_s, samples_cold_max
 from hams_schedule.pending import Span
-from hams_schedule.policies.base import Running, measured_s, overdue
+from hams_schedule.policies.base import RunningBatch, measured_s, overdue
 from hams_schedule.policies.deadline import PointTimes, point_choice
 from hams_schedule.policies.lateness import LatenessPolicy
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import Arrivals
-from hams_schedule.scheduler import Timing, U
+from hams_schedule.scheduler import BatchTiming, U
 from hams_schedule.split import Rest
-from hams_schedule.tables import Tables
+from hams_schedule.tables import TimeTables
 
 STALE: Final = 0.1
 """Share of the running batch's time by which its end may differ from the planned one."""
@@ -76,7 +76,7 @@ class Distribution(LatenessPolicy[U]):
         self.arrivals = Arrivals()
         self.terms = Terms(costs, weights or {})
         self.rest = Rest()
-        self.decisions = [0] * len(Kind)
+        self.decisions = [0] * len(ChoiceKind)
         self.stale_plans = 0
         self.predicted = 0.0
         """Sum over all batches of the units expected in time."""
@@ -86,7 +86,7 @@ class Distribution(LatenessPolicy[U]):
         self._max_delay_s = max_delay_s
         self._idles_since = math.inf
         self._idles_until = -math.inf
-        self.tables: Tables | None = None
+        self.tables: TimeTables | None = None
         self.steps = float(STEPS_PRIOR)
         """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
@@ -145,12 +145,12 @@ class Distribution(LatenessPolicy[U]):
         self._plan = None
         if tables is None:
             span = point_choice(self.pending.all_lines(), self._points, self.max_rows, now)
-            self.decisions[Kind.POINT] += span is not None
+            self.decisions[ChoiceKind.POINT] += span is not None
             return [] if span is None else [span]
         if plan is not None:
             spans = self.pending.spans_of(plan.units) if plan.holds(now) else None
             if spans:
-                return self._decided(Decision(spans, plan.value, plan.time, Kind.PLANNED, 0))
+                return self._decided(BatchChoice(spans, plan.value, plan.time, ChoiceKind.PLANNED, 0))
             self.stale_plans += 1
         lines = list(self.pending.lines.values())
         if self._on_spot(tables):
@@ -165,22 +165,22 @@ class Distribution(LatenessPolicy[U]):
             return [] if earliest is None else [Span(earliest, 0, 1)]
         return self._decided(decision)
 
-    def _decided(self, decision: Decision[U]) -> list[Span[U]]:
+    def _decided(self, decision: BatchChoice[U]) -> list[Span[U]]:
         self.decisions[decision.kind] += 1
-        if decision.kind == Kind.IDLE:
+        if decision.kind == ChoiceKind.IDLE:
             self._idles_since = min(self._idles_since, self.now)
             self._idles_until = self.now + decision.time
             return []
         self._idles_since, self._idles_until = math.inf, -math.inf
         self.predicted += decision.value
-        if decision.kind == Kind.FULL:
+        if decision.kind == ChoiceKind.FULL:
             self._spent(decision.steps)
         return decision.spans
 
     def _spent(self, steps: int) -> None:
         self.steps += STEPS_MEMORY * (steps - self.steps)
 
-    def _on_spot(self, tables: Tables) -> bool:
+    def _on_spot(self, tables: TimeTables) -> bool:
         """Whether a decision with roll-outs costs little of a batch."""
         if len(self.pending) > plan_units_max:
             return False
@@ -194,7 +194,7 @@ class Distribution(LatenessPolicy[U]):
             if not profiles.cdfs():
                 profiles.settle()
             if profiles.cdfs():
-                self.tables = Tables(profiles, self.max_rows)
+                self.tables = TimeTables(profiles, self.max_rows)
 
     def _hopeless(self, now: float) -> list[Span[U]]:
         if self.tables is None:
@@ -215,7 +215,7 @@ class Distribution(LatenessPolicy[U]):
             tally[unit.cls] = tally.get(unit.cls, 0) + 1
         return self.profiles.expected(tuple(tally.items()), rows) or self._points.estimate(rows)
 
-    def _learn(self, running: Running[U], timing: Timing) -> None:
+    def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         time = measured_s(timing)
         rows = sum(unit.rows for unit in running.units)
         if math.isfinite(time) and time > 0.0 and self.tables is None:

@@ -10,7 +10,7 @@ from hams_schedule.policies.base import Policy
 from hams_schedule.scheduler import READY, U
 
 
-class Fifo(Policy[U]):
+class FifoPolicy(Policy[U]):
     """First come, first served. Times and deadlines play no part."""
 
     def __init__(self, max_rows: int, max_delay_s: float = 0.0) -> None:

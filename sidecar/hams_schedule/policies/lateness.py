@@ -7,7 +7,7 @@ from collections import deque
 
 from hams_schedule.limits import late_share
 from hams_schedule.policies.base import Policy
-from hams_schedule.scheduler import READY, Timing, U
+from hams_schedule.scheduler import READY, BatchTiming, U
 
 
 class LatenessPolicy(Policy[U]):
@@ -60,7 +60,7 @@ class LatenessPolicy(Policy[U]):
         super().started(batch, units, now)
         self._runs_aside, self._took_aside = self._took_aside, False
 
-    def finished(self, batch: int, timing: Timing, now: float) -> None:
+    def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended."""
         running = self.running
         if running is not None and running.batch == batch and self._aside:

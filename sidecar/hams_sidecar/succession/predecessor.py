@@ -13,7 +13,7 @@ from hams_protocol.messages import Message
 from hams_protocol.succession import effects as asked
 from hams_protocol.succession.events import (
     CoreStands,
-    NoRoom,
+    HasNoRoom,
     NotSaid,
     RecordChanged,
     RequestCame,
@@ -158,7 +158,7 @@ class Predecessor:
 
         def done(outcome: InferenceOutcome | Exception) -> None:
             if isinstance(outcome, Full):
-                self._loop.call_soon(self._feed, NoRoom(effect.handle, outcome.retry_after_s))
+                self._loop.call_soon(self._feed, HasNoRoom(effect.handle, outcome.retry_after_s))
             else:
                 self._finish(effect.handle, outcome)
 

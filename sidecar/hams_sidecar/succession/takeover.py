@@ -12,7 +12,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Completion, StateCopy
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.succession import events
-from hams_protocol.succession.effects import AskTable, Begin, Fetch, SayTaken, Source
+from hams_protocol.succession.effects import AskTable, Begin, Fetch, SayTaken, StateSource
 from hams_protocol.succession.records import Follows
 from hams_protocol.succession.search import ReplySearch
 from hams_protocol.succession.takeover import Effect, Event, TakeoverMachine, state_to_hand_over
@@ -123,7 +123,7 @@ class Takeover:
         """
         states: list[StateCopy] = []
 
-        async def fetch(sources: tuple[Source, ...]) -> str:
+        async def fetch(sources: tuple[StateSource, ...]) -> str:
             states[:] = [await self._fetch_state(source, factory) for source in sources]
             return states[0].layout
 
@@ -135,7 +135,7 @@ class Takeover:
         has taken over. As many as `frontend` allows this graph to keep itself."""
         tables: list[replies.Table] = []
 
-        async def fetch(sources: tuple[Source, ...]) -> str:
+        async def fetch(sources: tuple[StateSource, ...]) -> str:
             tables[:] = [replies.table_for(frontend)]
             for source in sources:
                 await self._fetch_replies(tables[0], self._before, self.follows.uid, source.host, source.what)
@@ -155,7 +155,7 @@ class Takeover:
     # -- driving the machine ---------------------------------------------------------------------------------
 
     async def _take(
-        self, fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]], layout: str
+        self, fetch: Callable[[tuple[StateSource, ...]], Coroutine[None, None, str]], layout: str
     ) -> Begin:
         """Drive the machine until the process may begin."""
         if self.follows.done:
@@ -181,7 +181,7 @@ class Takeover:
     async def _drive(
         self,
         machine: TakeoverMachine,
-        fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]],
+        fetch: Callable[[tuple[StateSource, ...]], Coroutine[None, None, str]],
         check: Callable[[], None],
         work: set[asyncio.Task[Event]],
     ) -> Begin:
@@ -216,7 +216,7 @@ class Takeover:
         )
 
     def _begun(
-        self, effect: Effect, fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]]
+        self, effect: Effect, fetch: Callable[[tuple[StateSource, ...]], Coroutine[None, None, str]]
     ) -> asyncio.Task[Event]:
         assert isinstance(effect, Fetch | SayTaken), f"not an effect of a takeover: {effect}"
         work = self._fetched(fetch, effect) if isinstance(effect, Fetch) else self._said(effect)
@@ -225,7 +225,7 @@ class Takeover:
         return task
 
     async def _fetched(
-        self, fetch: Callable[[tuple[Source, ...]], Coroutine[None, None, str]], effect: Fetch
+        self, fetch: Callable[[tuple[StateSource, ...]], Coroutine[None, None, str]], effect: Fetch
     ) -> Event:
         try:
             return events.Fetched(await fetch(effect.sources))
@@ -278,7 +278,7 @@ class Takeover:
         finally:
             visit.close()
 
-    async def _fetch_state(self, source: Source, factory: PayloadFactory) -> StateCopy:
+    async def _fetch_state(self, source: StateSource, factory: PayloadFactory) -> StateCopy:
         rooms: list[Room] = []
 
         def room(nbytes: int) -> memoryview:

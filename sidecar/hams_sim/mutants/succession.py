@@ -171,7 +171,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "succession.takeover",
                 "TakeoverMachine._sources",
-                'return (Source(asked[0].host, ""), *asked)',
+                'return (StateSource(asked[0].host, ""), *asked)',
                 "return tuple(asked)",
             ),
         ),

@@ -19,9 +19,9 @@ from hams_sim.recorder import reply_digest
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
-    from hams_sim.succession.incarnation import Incarnation
+    from hams_sim.succession.incarnation import SimIncarnation
     from hams_sim.succession.process import FrontendProcess
-    from hams_sim.succession.resource import Resource
+    from hams_sim.succession.resource import SimResource
 
 Outcome = Replied | NotServed
 
@@ -47,7 +47,7 @@ class Ask(Client):
     __slots__ = ("answer", "serial", "until")
 
     def __init__(
-        self, world: "Incarnation", request: Request, node: "Node", answer: Callable[[Outcome], None]
+        self, world: "SimIncarnation", request: Request, node: "Node", answer: Callable[[Outcome], None]
     ) -> None:
         super().__init__(world, request.call)
         self.serial = world.next_ask()
@@ -110,7 +110,7 @@ def _nobody(outcome: Outcome) -> None:
 class CallClient:
     """The client of one call, who knows the addresses of frontends of all incarnations."""
 
-    def __init__(self, resource: "Resource", call: Call) -> None:
+    def __init__(self, resource: "SimResource", call: Call) -> None:
         self.resource = resource
         self.call = call
         self.status = ""

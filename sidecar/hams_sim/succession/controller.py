@@ -16,8 +16,8 @@ from hams_protocol.topology import Topology
 from hams_sim.succession.store import Actor, Name
 
 if TYPE_CHECKING:
-    from hams_sim.succession.incarnation import Incarnation
-    from hams_sim.succession.resource import Resource
+    from hams_sim.succession.incarnation import SimIncarnation
+    from hams_sim.succession.resource import SimResource
 
 NOBODY = ""
 """The successor of a graph that is deleted."""
@@ -26,7 +26,7 @@ looks_s = 0.5
 """It looks at everything at least this often."""
 
 
-class Known:
+class ControllerMemory:
     """What the controller knows of one incarnation: values and their revisions."""
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Known:
         return value if isinstance(value, Follows) else None
 
 
-class Controller(Actor):
+class SimController(Actor):
     """One controller process. `paused`, `cut`: what faults do to it."""
 
-    def __init__(self, resource: "Resource") -> None:
+    def __init__(self, resource: "SimResource") -> None:
         super().__init__()
         self.paused = False
         self.cut = False
         self._resource = resource
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, ControllerMemory] = {}
         self._watched: set[str] = set()
         self._writing = False
         self._asked_to_look = False
@@ -89,7 +89,7 @@ class Controller(Actor):
             self._resource.clock.after(looks_s, self._look_again)
 
     def _on_key(self, uid: str, name: str, value: object, revision: int) -> None:
-        known = self._known.setdefault(uid, Known())
+        known = self._known.setdefault(uid, ControllerMemory())
         if value is None:
             known.values.pop(name, None)
             known.revisions.pop(name, None)
@@ -99,11 +99,11 @@ class Controller(Actor):
             self._asked_to_look = True
             self._resource.clock.after(0.001, self.do, self.look)
 
-    def known(self, uid: str) -> Known:
+    def known(self, uid: str) -> ControllerMemory:
         """What is known of an incarnation."""
-        return self._known.get(uid) or Known()
+        return self._known.get(uid) or ControllerMemory()
 
-    def _seen(self, graph: "Incarnation", serves: bool) -> decision.Incarnation:
+    def _seen(self, graph: "SimIncarnation", serves: bool) -> decision.Incarnation:
         """What is judged of one incarnation."""
         known = self.known(graph.uid)
         topology, members = known.values.get("topology"), known.values.get("members")
@@ -154,7 +154,7 @@ class Controller(Actor):
                 self._resource.store.transact(self, {(graph.uid, "ended"): 0}, (write,), self._written)
                 return
 
-    def _begin(self, present: "Incarnation") -> None:
+    def _begin(self, present: "SimIncarnation") -> None:
         """Another shape is asked for: its processes start, unless that was tried too often."""
         resource = self._resource
         if resource.wanted is present.graph or present.etcd.topology.generation == 0:
@@ -167,13 +167,13 @@ class Controller(Actor):
         elif self._ready(present):
             resource.begin_next(present)
 
-    def _is_read(self, graph: "Incarnation") -> bool:
+    def _is_read(self, graph: "SimIncarnation") -> bool:
         return "topology" in self.known(graph.uid).values
 
-    def _ready(self, graph: "Incarnation") -> bool:
+    def _ready(self, graph: "SimIncarnation") -> bool:
         return graph.follows is None or bool(graph.frontends())
 
-    def _advance(self, present: "Incarnation", coming: "Incarnation") -> None:
+    def _advance(self, present: "SimIncarnation", coming: "SimIncarnation") -> None:
         """The next step of a succession; or what is asked for is another shape again."""
         resource = self._resource
         record, follows = self.known(present.uid).record, self.known(coming.uid).follows
@@ -193,7 +193,7 @@ class Controller(Actor):
         if step.phase is not None:
             self._write(present, coming, decision.record_of(step, record, coming.uid, resource.generation))
 
-    def _write(self, present: "Incarnation", coming: "Incarnation", record: Succession) -> None:
+    def _write(self, present: "SimIncarnation", coming: "SimIncarnation", record: Succession) -> None:
         names: dict[Guard, Name] = {
             Guard.RECORD: (present.uid, "succession"),
             Guard.NOT_ENDED: (present.uid, "ended"),
@@ -218,7 +218,7 @@ class Controller(Actor):
         self._resource.seen(f"step {swap.value}")
         self._resource.clock.after(0.01, self.do, self.look)
 
-    def _remove(self, graph: "Incarnation") -> None:
+    def _remove(self, graph: "SimIncarnation") -> None:
         """The new frontends serve: those of the shape before go once they have passed on what they hold."""
         nearest = self._resource.present()
         if nearest is graph or not nearest.frontends():
@@ -228,6 +228,6 @@ class Controller(Actor):
             return
         self._resource.retire(graph)
 
-    def _members(self, graph: "Incarnation") -> dict[InstanceId, str]:
+    def _members(self, graph: "SimIncarnation") -> dict[InstanceId, str]:
         members = self.known(graph.uid).values.get("members")
         return members if isinstance(members, dict) else {}

@@ -31,7 +31,7 @@ from hams_sim.world import World
 from hams_wire.shell import MANAGER
 
 if TYPE_CHECKING:
-    from hams_sim.succession.resource import Resource
+    from hams_sim.succession.resource import SimResource
 
 Pages = list[Page[Outcome]]
 
@@ -39,7 +39,7 @@ Pages = list[Page[Outcome]]
 class SharedEtcd(Etcd):
     """The topology and the members of one incarnation, which others read, too."""
 
-    world: "Incarnation"
+    world: "SimIncarnation"
 
     def committed(self, node: Node, topology: Topology) -> None:
         """See `Etcd`."""
@@ -56,14 +56,14 @@ class SharedEtcd(Etcd):
         store.put(self.world.uid, "frontends", frontends)
 
 
-class Incarnation(World):
+class SimIncarnation(World):
     """`follows`: what it says in etcd of whom it follows; None: nobody. `layouts`: of the states of its
     models, where they differ from the shape before. `keys`: those of clients that it has logged. `is_over`:
     another one has taken over from it."""
 
     def __init__(
         self,
-        resource: "Resource",
+        resource: "SimResource",
         graph: Graph,
         seed: str,
         behaviours: dict[str, Behaviour],

@@ -34,7 +34,7 @@ from hams_sim.succession.asks import Ask, Outcome, Request
 from hams_sim.succession.store import Actor
 
 if TYPE_CHECKING:
-    from hams_sim.succession.incarnation import Incarnation
+    from hams_sim.succession.incarnation import SimIncarnation
 
 Done = Callable[[Outcome], None]
 Cancel = Callable[[], None]
@@ -50,7 +50,7 @@ class Process(Actor):
     """A process of an incarnation. `node`: its present instance; None before the first one, and between two
     lives. `slow`: how late it hears of records, besides what is said of its node."""
 
-    def __init__(self, incarnation: "Incarnation", of: str, name: InstanceId) -> None:
+    def __init__(self, incarnation: "SimIncarnation", of: str, name: InstanceId) -> None:
         super().__init__()
         self.incarnation = incarnation
         self.of = of
@@ -129,7 +129,9 @@ class Process(Actor):
 class FrontendProcess(Process):
     """A frontend: its core, and what stands before it. `opened`: those who wait until it serves."""
 
-    def __init__(self, incarnation: "Incarnation", name: InstanceId, table: "Table[Outcome] | None") -> None:
+    def __init__(
+        self, incarnation: "SimIncarnation", name: InstanceId, table: "Table[Outcome] | None"
+    ) -> None:
         super().__init__(incarnation, FRONTEND, name)
         self.machine = PredecessorMachine(incarnation.graph.data.frontend.request_timeout_s)
         self.gate = None if table is None else SuccessorGate[Outcome](table, CLOSED)
@@ -244,7 +246,7 @@ class FrontendProcess(Process):
 
         def over(outcome: Outcome) -> None:
             if isinstance(effect, asked.Admit) and isinstance(outcome, NotServed) and outcome.status == 429:
-                self.feed(events.NoRoom(effect.handle, outcome.retry_after_s))
+                self.feed(events.HasNoRoom(effect.handle, outcome.retry_after_s))
                 return
             self._requests.pop(effect.handle, None)
             self._cancels.pop(effect.handle, None)
@@ -256,7 +258,7 @@ class FrontendProcess(Process):
             self._cancels[effect.handle] = self.admit(request, over)
         elif isinstance(effect, asked.PassOn):
             self.incarnation.seen("passed on")
-            Passing(self, request, effect.to, over).once()
+            PassedRequest(self, request, effect.to, over).once()
         else:
             over(NotServed(429, "no room", effect.retry_after_s))
 
@@ -291,7 +293,7 @@ class FrontendProcess(Process):
         self.feed(events.CoreStands(node.id, core.waiting_clients, core.shards()))
 
 
-class Passing:
+class PassedRequest:
     """One request on its way from a frontend of the shape before to one of the next."""
 
     def __init__(self, process: FrontendProcess, request: Request, to: str, done: Done) -> None:
@@ -366,7 +368,7 @@ class WaitingProcess(Process):
     """A process of a shape that follows another one, before it is an instance: it drives the core's takeover,
     or the search of a frontend that comes later."""
 
-    def __init__(self, incarnation: "Incarnation", of: str, name: InstanceId, layout: str) -> None:
+    def __init__(self, incarnation: "SimIncarnation", of: str, name: InstanceId, layout: str) -> None:
         super().__init__(incarnation, of, name)
         resource = incarnation.resource
         self._before = resource.incarnation(incarnation.follows_uid)
@@ -447,7 +449,7 @@ class WaitingProcess(Process):
         else:
             super().takes(effect)
 
-    def _fetch(self, sources: list[asked.Source], table: "Table[Outcome]") -> None:
+    def _fetch(self, sources: list[asked.StateSource], table: "Table[Outcome]") -> None:
         if not sources:
             self._taken = table
             self.take_on(events.Fetched(""))
@@ -472,7 +474,7 @@ class WaitingProcess(Process):
 
     def _visit(
         self,
-        graph: "Incarnation",
+        graph: "SimIncarnation",
         instance: InstanceId,
         host: Process | None,
         what: str,

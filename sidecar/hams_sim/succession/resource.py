@@ -23,14 +23,14 @@ from hams_sim.errors import Broken
 from hams_sim.model import Behaviour
 from hams_sim.payload import SimState
 from hams_sim.succession.asks import CallClient, Outcome
-from hams_sim.succession.controller import Controller
-from hams_sim.succession.incarnation import Incarnation
+from hams_sim.succession.controller import SimController
+from hams_sim.succession.incarnation import SimIncarnation
 from hams_sim.succession.process import FrontendProcess, WaitingProcess
-from hams_sim.succession.store import Store
+from hams_sim.succession.store import SimStore
 from hams_wire.notes import header_of
 
 
-class Resource:
+class SimResource:
     """`wanted`: the graph that is asked for, by the `generation` of the resource. `refused`: why it is not
     tried once more. `refuses`: no later shape's model takes the first one's state of `a` over. `answers_s`:
     no call waits longer than this."""
@@ -40,10 +40,10 @@ class Resource:
     ) -> None:
         self.clock = Clock()
         self.rng = Random(f"{seed}/resource")
-        self.store = Store(self.clock, Random(f"{seed}/store"))
+        self.store = SimStore(self.clock, Random(f"{seed}/store"))
         self.store.on_commit = self._committed
         self.coverage: Counter[str] = Counter()
-        self.incarnations: list[Incarnation] = []
+        self.incarnations: list[SimIncarnation] = []
         self.wanted = graph
         self.behaviours = behaviours
         self.generation = 1
@@ -63,14 +63,14 @@ class Resource:
         self._handed: dict[int, tuple[str, SimState]] = {}
         self._ready_s = 0.0
         self._begin(graph, None)
-        self.controller = Controller(self)
+        self.controller = SimController(self)
 
     # -- incarnations ----------------------------------------------------------------------------------------
 
-    def _begin(self, graph: Graph, follows: Follows | None) -> Incarnation:
+    def _begin(self, graph: Graph, follows: Follows | None) -> SimIncarnation:
         number = len(self.incarnations)
         layouts = {"a": "another" if number else "one"} if self._refuses else {}
-        fresh = Incarnation(self, graph, f"{self._seed}/{number}", self.behaviours, follows, layouts)
+        fresh = SimIncarnation(self, graph, f"{self._seed}/{number}", self.behaviours, follows, layouts)
         fresh.recorder.lines.append(header_of(graph.data, ordered=True))
         self.incarnations.append(fresh)
         if follows is not None:
@@ -78,7 +78,7 @@ class Resource:
         fresh.start_all()
         return fresh
 
-    def begin_next(self, present: Incarnation) -> None:
+    def begin_next(self, present: SimIncarnation) -> None:
         """The controller begins another attempt: another incarnation, with the states that both keep."""
         uid = f"g-r{len(self.incarnations)}"
         graph = Graph(replace(self.wanted.data, uid=uid))
@@ -104,20 +104,20 @@ class Resource:
         self.wanted = graph
         self.refused = ""
 
-    def present(self) -> Incarnation:
+    def present(self) -> SimIncarnation:
         """The one that serves: the last one that etcd says has taken over."""
         return next(item for item in reversed(self.incarnations) if item.is_done)
 
-    def coming(self) -> Incarnation | None:
+    def coming(self) -> SimIncarnation | None:
         """The one that follows it and was not given up."""
         newest = self.incarnations[-1]
         return None if newest.is_done or newest.is_removed else newest
 
-    def incarnation(self, uid: str) -> Incarnation:
+    def incarnation(self, uid: str) -> SimIncarnation:
         """By its uid."""
         return next(item for item in self.incarnations if item.uid == uid)
 
-    def retire(self, graph: Incarnation) -> None:
+    def retire(self, graph: SimIncarnation) -> None:
         """Remove a shape that another one has followed, once nothing waits there."""
         before = self.incarnations[: self.incarnations.index(graph)]
         if graph.is_removed or any(not item.is_removed for item in before):
@@ -161,11 +161,11 @@ class Resource:
 
     # -- what is judged --------------------------------------------------------------------------------------
 
-    def handed_over(self, graph: Incarnation, op: str, state: SimState) -> None:
+    def handed_over(self, graph: SimIncarnation, op: str, state: SimState) -> None:
         """A state was given to a visitor."""
         self._handed[state.digest] = op, state
 
-    def logged(self, graph: Incarnation, note: NoteLog) -> None:
+    def logged(self, graph: SimIncarnation, note: NoteLog) -> None:
         """A request was logged somewhere: what was asked once is logged once."""
         if note.source is not None:
             return
@@ -183,7 +183,7 @@ class Resource:
                 f"by {graph.uid}",
             )
 
-    def _may_repeat(self, graph: Incarnation) -> bool:
+    def _may_repeat(self, graph: SimIncarnation) -> bool:
         """All frontends had died together, and with them what was answered before."""
         return any(item.coverage["nobody has the replies of the shape before"] for item in self.incarnations)
 
@@ -212,7 +212,7 @@ class Resource:
         for call in self.on_phase.pop(value.phase.value, []):
             call()
 
-    def _switched(self, old: Incarnation, new: Incarnation) -> None:
+    def _switched(self, old: SimIncarnation, new: SimIncarnation) -> None:
         """The point of no return: nothing is open, and what the successor holds is what was answered."""
         if self.store.value(old.uid, "ended") is not None:
             raise Broken("I5", f"{new.uid} takes over from {old.uid}, which is deleted")
@@ -240,7 +240,7 @@ class Resource:
                 raise Broken("I1", f"{new.uid} takes over without the state of {op}")
             checks.compare_history(old, op, state)
 
-    def check_table(self, graph: Incarnation, name: str, table: "Table[Outcome]") -> None:
+    def check_table(self, graph: SimIncarnation, name: str, table: "Table[Outcome]") -> None:
         """A frontend serves with this table: every key that shapes before have logged is in it, or the table
         says that it is not whole."""
         before = self.incarnations[: self.incarnations.index(graph)]
@@ -251,7 +251,7 @@ class Resource:
         if missing and not self._may_repeat(graph):
             raise Broken("I1", f"{name} of {graph.uid} serves without the reply to {missing[0]}")
 
-    def state_begun_with(self, graph: Incarnation, op: str) -> SimState | None:
+    def state_begun_with(self, graph: SimIncarnation, op: str) -> SimState | None:
         """What the state of an operator was when its incarnation began."""
         primary = graph.etcd.topology.find(op).primary
         core = None if primary is None else graph.nodes[primary].model

@@ -14,11 +14,11 @@ from hams_sim.etcd import Etcd
 from hams_sim.faults import Fault, Faults
 from hams_sim.strikes import OF_ONE
 from hams_sim.succession.asks import CallClient
-from hams_sim.succession.controller import Controller
-from hams_sim.succession.incarnation import Incarnation
+from hams_sim.succession.controller import SimController
+from hams_sim.succession.incarnation import SimIncarnation
 from hams_sim.succession.plan import Kinds, SuccessionPlan
-from hams_sim.succession.resource import Resource
-from hams_sim.succession.store import Store
+from hams_sim.succession.resource import SimResource
+from hams_sim.succession.store import SimStore
 
 ASKED_AFTER_S = 0.1
 """The change is asked for so long after the first clients may come."""
@@ -34,7 +34,7 @@ each after half of the time that requests have."""
 class SuccessionFaults:
     """Does faults to both shapes, the controller and etcd. `counts`: how many of each kind struck."""
 
-    def __init__(self, resource: Resource, rng: Random) -> None:
+    def __init__(self, resource: SimResource, rng: Random) -> None:
         self._resource = resource
         self._rng = rng
         self.counts: Counter[str] = Counter()
@@ -89,13 +89,13 @@ class SuccessionFaults:
             if graph is not None:
                 self._hurt_graph(graph, replace(fault, victim=role, trigger="", at=0.0))
 
-    def _side(self, side: str) -> Incarnation | None:
+    def _side(self, side: str) -> SimIncarnation | None:
         if side == "old":
             present = self._resource.present()
             return present if self._resource.coming() else self._before(present)
         return self._resource.coming() or self._resource.present()
 
-    def _before(self, present: Incarnation) -> Incarnation:
+    def _before(self, present: SimIncarnation) -> SimIncarnation:
         if present.follows is None:
             return present
         before = self._resource.incarnation(present.follows.uid)
@@ -105,7 +105,7 @@ class SuccessionFaults:
         where = fault.victim.partition("/")[0] or "etcd"
         self.counts[f"{fault.kind} {where} in {fault.trigger or 'the beginning'}"] += 1
 
-    def _hurt_graph(self, graph: Incarnation, fault: Fault) -> None:
+    def _hurt_graph(self, graph: SimIncarnation, fault: Fault) -> None:
         faults = self._of.setdefault(graph.uid, Faults(graph, graph.fault_rng))
         before = sum(faults.counts.values())
         faults.strike(fault)
@@ -114,7 +114,7 @@ class SuccessionFaults:
             if fault.kind in OF_ONE and fault.span_s:
                 self._resume_later(graph, fault.span_s)
 
-    def _resume_later(self, graph: Incarnation, span_s: float) -> None:
+    def _resume_later(self, graph: SimIncarnation, span_s: float) -> None:
         """What has piled up in a process that stood still happens when it goes on."""
 
         def resume() -> None:
@@ -132,7 +132,7 @@ class SuccessionFaults:
 
             def restart() -> None:
                 if not resource.controller.alive:
-                    resource.controller = Controller(resource)
+                    resource.controller = SimController(resource)
 
             resource.clock.after(fault.span_s, restart)
             self._undo.append(restart)
@@ -165,7 +165,7 @@ class SuccessionFaults:
             self.counts["record removed"] += 1
             self._resource.store.put(present.follows.uid, "succession", None)
 
-    def _slow_record(self, fault: Fault, graph: Incarnation | None) -> None:
+    def _slow_record(self, fault: Fault, graph: SimIncarnation | None) -> None:
         """A frontend hears late of the record, and of topologies only from its peers."""
         frontends = [] if graph is None else graph.frontends()
         if frontends:
@@ -183,7 +183,7 @@ class SuccessionFaults:
         self._count(fault)
         resource, store = self._resource, self._resource.store
         graphs = list(resource.incarnations)
-        targets: list[Store | Etcd] = [store, *[graph.etcd for graph in graphs]]
+        targets: list[SimStore | Etcd] = [store, *[graph.etcd for graph in graphs]]
         if fault.kind == "etcd-away":
             for target in targets:
                 target.away += 1
@@ -215,13 +215,13 @@ class SuccessionFaults:
         self._undo.append(over)
 
 
-class History:
+class ChangeHistory:
     """One history: `resource` is its world, `faults` what is done to it."""
 
     def __init__(self, plan: SuccessionPlan, kinds: Kinds, seed: str) -> None:
         self.plan = plan
         self.kinds = kinds
-        self.resource = Resource(seed, plan.graphs[0], plan.behaviours, plan.refuses)
+        self.resource = SimResource(seed, plan.graphs[0], plan.behaviours, plan.refuses)
         self.resource.answers_s = kinds.answers_s
         self.faults = SuccessionFaults(self.resource, Random(f"{seed}/faults"))
 
@@ -282,7 +282,7 @@ class History:
         self.faults.plan(faults)
 
 
-def _settle(resource: Resource) -> None:
+def _settle(resource: SimResource) -> None:
     """Until the change is over or refused, every call is answered, and the shape that serves is whole."""
     clock = resource.clock
     healed = since = clock.now
@@ -298,7 +298,7 @@ def _settle(resource: Resource) -> None:
                 raise Broken("I7", f"{settled_after_s} s after the last fault: {open_}")
 
 
-def what_is_open(resource: Resource) -> str:
+def what_is_open(resource: SimResource) -> str:
     """Why a history is not over, for people; "" if it is."""
     present, coming = resource.present(), resource.coming()
     if resource.calls_open:
@@ -317,7 +317,7 @@ def what_is_open(resource: Resource) -> str:
     return "" if checks.converged(present) else checks.what_is_open(present)
 
 
-def _judge(resource: Resource) -> None:
+def _judge(resource: SimResource) -> None:
     """What must hold at the end, beyond what single steps have shown."""
     present = resource.present()
     checks.compare_states(present)
@@ -331,7 +331,7 @@ def _judge(resource: Resource) -> None:
             raise Broken("I1", f"{name} failed, though its connection did not")
 
 
-def _judge_lines(resource: Resource) -> None:
+def _judge_lines(resource: SimResource) -> None:
     """The history of each incarnation."""
     for graph in resource.incarnations:
         report = check(graph.recorder.lines)
@@ -341,7 +341,7 @@ def _judge_lines(resource: Resource) -> None:
         resource.coverage.update(graph.coverage)
 
 
-def _nothing_failed(resource: Resource) -> None:
+def _nothing_failed(resource: SimResource) -> None:
     """Where nothing was hurt, every call has a reply."""
     if resource.coverage["phase back"]:
         raise Broken("I7", "a change of shape was taken back without a fault")

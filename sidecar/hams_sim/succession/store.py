@@ -72,7 +72,7 @@ class Watcher:
         return self.position >= 0
 
 
-class Store:
+class SimStore:
     """The keys. `away`: so many faults keep etcd from everybody. `on_commit` is called with each write, as
     it happens."""
 
