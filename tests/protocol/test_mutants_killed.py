@@ -6,6 +6,7 @@ import pytest
 import test_backup as backup
 import test_batching as batching
 import test_deadlines as deadlines
+import test_differences as differences
 import test_failover as failover
 import test_findings as findings
 import test_followers as followers
@@ -222,6 +223,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "late-and-run": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "shed-without-token": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "recorded-budget-anew": deadlines.test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs,
+    "birth-lost-in-catch-up": (
+        differences.test_a_joiner_that_holds_a_version_is_sent_what_changed_since_that
+    ),
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from hams_sim.scenarios import SCENES
-from hams_sim.simulate import Outcome, Spec
+from hams_sim.simulate import HistoryOutcome, Spec
 from hams_sim.succession.scenes import KINDS
 from hams_sim.workers import Worker, run_all
 
@@ -21,7 +21,7 @@ REACHES: dict[str, tuple[str, ...]] = {
 """What a few histories of a scene show, if they are worth running."""
 
 
-def histories(name: str, count: int) -> list[Outcome]:
+def histories(name: str, count: int) -> list[HistoryOutcome]:
     shapes = SCENES[name].shapes
     return list(
         run_all([Spec(500 + number, shapes[number % len(shapes)], name) for number in range(count)], 2)
