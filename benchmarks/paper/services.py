@@ -229,7 +229,7 @@ def state_bytes(service: Service, settings: Settings) -> float:
 
 COPIES = 14
 """Copies of a state that a replicated one takes at most: a model on each side, and in each proxy the window,
-the version under way, the newest durable and what a joiner is sent; measured with one batch under way."""
+the version under way, the newest durable and what a joiner is sent. An estimate, counted from these."""
 
 PROCESSES_BYTES = 2 << 30
 """What two graphs take beside states."""
