@@ -301,6 +301,8 @@ def make_server(
             ("grpc.max_receive_message_length", serving.request_bytes_max + limits.grpc_overhead_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", limits.grpc_streams_max),
+            ("grpc.server.max_pending_requests", limits.grpc_pending_calls_max),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * limits.grpc_pending_calls_max),
             ("grpc.max_allowed_incoming_connections", limits.grpc_connections_max),
             ("grpc.server_handshake_timeout_ms", int(limits.grpc_handshake_s * 1000)),
             ("grpc.max_connection_idle_ms", int(limits.grpc_idle_s * 1000)),

@@ -2,6 +2,7 @@
 number (F36, F38)."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import grpc
@@ -259,3 +260,25 @@ async def test_F38_calls_that_are_reset_at_once_leave_nothing_behind(serve, conn
         await client.writer.drain()
     assert await is_still_served(running)
     assert running.endpoint._serving.held_bytes == 0
+
+
+async def test_F38_calls_that_wait_for_a_busy_loop_do_not_cancel_those_of_others(serve, connect) -> None:
+    """By itself grpc cancels new calls when 1,000 to 3,000 wait to be begun, whoever sent them."""
+    running = await serve()
+    with grpc.insecure_channel(running.grpc) as good:
+        grpc.channel_ready_future(good).result(timeout=10)
+        client = await connect(running)
+        for number in range(3500):
+            if client.closed:
+                break
+            client.call(2 * number + 1)
+            client.writer.write(frame(RST_STREAM, 0, 2 * number + 1, bytes(4)))
+            await client.writer.drain()
+        calls = [
+            good.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(GOOD) for _ in range(20)
+        ]
+        for call in calls:  # this blocks the loop that would begin them
+            with contextlib.suppress(grpc.FutureTimeoutError):
+                assert call.exception(timeout=0.02) is None
+        for call in calls:
+            assert await asyncio.to_thread(call.result)
