@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hams_protocol.joins import Stage
 from hams_schedule.lawful import LawBroken, Lawful
 from hams_schedule.policies.fifo import FifoPolicy
+from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.scheduler import READY, SchedulerPort
 
 from .kit import MAX_ROWS, POLICIES, Took, Work, serve
@@ -245,3 +246,21 @@ def test_a_policy_that_failed_is_not_believed_again() -> None:
     lawful.add(Work(), 2.0)
     assert len(lawful.take(2.0)) == 1
     assert lawful.failed == first
+
+
+def test_measured_times_never_shrink_with_the_rows() -> None:
+    """Few runs of a size may say so; Symphony then idled past its own deadline as units left the queue."""
+    times = SizeTimes([[0.03], [0.05], [0.01], [0.06]])
+    assert [times.cautious(rows) for rows in (1, 2, 3, 4, 5)] == [0.03, 0.05, 0.05, 0.06, 0.06]
+    assert times.largest_within(0.05) == 3
+
+
+def test_a_unit_that_is_ready_no_more_makes_no_other_wait() -> None:
+    """Symphony idles for the head of its queue; here that one goes, and who is behind it waits for nobody."""
+    policy: Lawful[Work] = Lawful(POLICIES["symphony"](), MAX_ROWS, replace=False)
+    gone, other = Work(due=5.0), Work(due=math.inf)
+    policy.add(gone, 0.0)
+    policy.add(other, 0.0)
+    assert policy.take(0.0) == []
+    gone.stage = 0
+    assert policy.take(0.1) == [other]

@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_right
+from itertools import accumulate
 
 
 class SizeTimes:
@@ -15,14 +16,16 @@ class SizeTimes:
             math.sqrt(sum([(time - mean) ** 2 for time in of_size]) / len(of_size))
             for of_size, mean in zip(self.times, self.means, strict=True)
         ]
+        # What was measured of few runs may say that more rows take less time; no policy may rely on that.
+        self._cautious = list(accumulate(map(sum, zip(self.means, self.sds, strict=True)), max))
 
     def __len__(self) -> int:
         return len(self.times)
 
     def cautious(self, rows: int) -> float:
-        """Mean + standard deviation of a batch of `rows`; the largest known size stands for larger ones."""
-        at = min(rows, len(self.means)) - 1
-        return self.means[at] + self.sds[at]
+        """Mean + standard deviation of a batch of `rows`, that of fewer rows at least; the largest known size
+        stands for larger ones."""
+        return self._cautious[min(rows, len(self._cautious)) - 1]
 
     def quantile(self, rows: int, share: float) -> float:
         """A quantile of a batch of `rows`."""
@@ -31,9 +34,4 @@ class SizeTimes:
 
     def largest_within(self, limit: float) -> int:
         """The most rows whose cautious time is `limit` at most; at least 1."""
-        cautious = [mean + sd for mean, sd in zip(self.means, self.sds, strict=True)]
-        running = 0.0
-        for at, time in enumerate(cautious):
-            running = max(running, time)
-            cautious[at] = running
-        return max(bisect_right(cautious, limit), 1)
+        return max(bisect_right(self._cautious, limit), 1)

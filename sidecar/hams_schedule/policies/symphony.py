@@ -29,11 +29,17 @@ class Symphony(Policy[U]):
         return overdue(self.pending.all_lines(), now + self._times.cautious(1))
 
     def _choose(self, now: float) -> list[Span[U]]:
-        due = [line for line in self.pending.all_lines() if self._latest_start(line) <= now]
+        due = self._due(now)
+        if not due:
+            self.pending.retain_ready()  # a head that is READY no more must not make the others wait
+            due = self._due(now)
         if not due:
             return []
         line = min(due, key=_head)
         return [Span(line, 0, self._prefix(line, now))]
+
+    def _due(self, now: float) -> list[ClassLine[U]]:
+        return [line for line in self.pending.all_lines() if self._latest_start(line) <= now]
 
     def _prefix(self, line: ClassLine[U], now: float) -> int:
         """The largest prefix that is in time for its head, one at least."""
