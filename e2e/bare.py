@@ -191,7 +191,7 @@ class Bare:
         files = {name: self.folders.state / name for name in ("tls.crt", "tls.key", "ca.crt")}
         for name, file in files.items():
             file.write_bytes(base64.b64decode(secret["data"][name]))
-        secured = [word.replace("http:", "https:") if "client-urls" in word else word for word in words]
+        secured = [item.replace("http:", "https:") if "client-urls" in item else item for item in words]
         more = (
             f"--cert-file={files['tls.crt']}",
             f"--key-file={files['tls.key']}",

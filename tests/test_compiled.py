@@ -139,7 +139,7 @@ def test_every_class_of_the_core_has_the_defaults_of_its_source(form: Path) -> N
         for path in hams_compiled.sources(SIDECAR)
         if path.stem not in ("__init__", "frozen")
     ]
-    told = []
+    reports = []
     for folder in (form, SIDECAR):
         done = subprocess.run(
             [sys.executable, "-c", tell, str(folder), *names],
@@ -149,10 +149,10 @@ def test_every_class_of_the_core_has_the_defaults_of_its_source(form: Path) -> N
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        told.append(json.loads(done.stdout.replace("<dataclasses._MISSING_TYPE object", "<MISSING")))
-    assert len(told[0]) > 100
+        reports.append(json.loads(done.stdout.replace("<dataclasses._MISSING_TYPE object", "<MISSING")))
+    assert len(reports[0]) > 100
     strip = re.compile(r" at 0x[0-9a-f]+")
-    assert strip.sub("", json.dumps(told[0])) == strip.sub("", json.dumps(told[1]))
+    assert strip.sub("", json.dumps(reports[0])) == strip.sub("", json.dumps(reports[1]))
 
 
 def test_the_wires_tests_pass_on_the_other_form_of_the_core(form: Path) -> None:

@@ -67,14 +67,14 @@ def test_pytorch_from_an_index_of_processor_builds_brings_nothing_for_gpus() -> 
 
 
 def test_a_file_that_is_large_is_told_and_one_that_is_small_is_not() -> None:
-    told = in_tools(
+    printed = in_tools(
         "progress = venv.Progress('torch', 27)\n"
         "for line in ('Collecting torch==2.15.0', 'Downloading torch-2.15.0-cp311-x.whl.metadata (20 kB)',\n"
         "             'Downloading torch-2.15.0-cp311-x.whl (899.7 MB)', 'Downloading sympy-1-py3.whl (6.2 "
         "MB)',\n"
         "             'Installing collected packages: torch'): progress.line(line)"
     )
-    assert told.splitlines() == [
+    assert printed.splitlines() == [
         "setup: torch: 1 of 27 packages, 900 MB fetched: torch, 900 MB",
         "setup: torch: 1 of 27 packages, 906 MB fetched: unpacking",
     ]

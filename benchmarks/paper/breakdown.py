@@ -84,7 +84,7 @@ def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
     began: dict[str, int] = {}
     sent: dict[str, int] = {}
     way: list[int] = []
-    told: list[int] = []
+    acknowledged: list[int] = []
     for note in lines:
         words = note.what.split()
         if note.what == "Capture":
@@ -97,8 +97,8 @@ def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
             elif words[4] in sent:
                 way.append(note.at - sent[words[4]])
         elif len(words) == 5 and words[:1] == ["<-"] and words[2] == "RecordAck" and words[4] in sent:
-            told.append(note.at - sent.pop(words[4]))
-    named = {"capture": capture, "record": way, "acknowledged": told}
+            acknowledged.append(note.at - sent.pop(words[4]))
+    named = {"capture": capture, "record": way, "acknowledged": acknowledged}
     return {name: round(float(np.median(values)) / 1e6, 3) for name, values in named.items() if values}
 
 

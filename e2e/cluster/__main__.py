@@ -70,7 +70,7 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
             cluster.load([path.resolve() for path in options.archive])
         case "exec":
             words = (
-                [word for word in options.words if word != "--"]
+                [argument for argument in options.words if argument != "--"]
                 if options.words[:1] == ["--"]
                 else options.words
             )

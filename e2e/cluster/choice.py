@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from e2e.cluster.cluster import Cluster, NotPossible
-from e2e.cluster.commands import Word, run, succeeds
+from e2e.cluster.commands import Argument, run, succeeds
 from e2e.cluster.layout import NODES_MAX, ROOT, Folders
 
 FOLDER = ROOT / "out" / "e2e" / "cluster"
@@ -63,11 +63,11 @@ class ExistingCluster(Cluster):
         """The caller's own."""
         return dict(os.environ)
 
-    def kubectl(self, *words: Word, stdin: str = "") -> str:
+    def kubectl(self, *words: Argument, stdin: str = "") -> str:
         """Raises CommandFailed."""
         return run("kubectl", *words, stdin=stdin.encode(), env=self.environment())
 
-    def kubectl_succeeds(self, *words: Word) -> bool:
+    def kubectl_succeeds(self, *words: Argument) -> bool:
         """Whether kubectl ends with 0."""
         return succeeds("kubectl", *words, env=self.environment())
 
@@ -75,11 +75,19 @@ class ExistingCluster(Cluster):
         """Raises NotPossible: there is no way into its nodes."""
         raise NotPossible("CLUSTER=existing: push images to its registry (make images REGISTRY=...)")
 
-    def command_in(self, number: int, *words: Word) -> list[str]:
+    def command_in(self, number: int, *words: Argument) -> list[str]:
         """The command line that runs Python in a pod: the agent's files are laid there first."""
         if not self.kubectl_succeeds("get", "pod", AGENT_POD):
             self._lay_agent()
-        return ["kubectl", "exec", "-i", AGENT_POD, "--", "python3", *(str(word) for word in words[1:])]
+        return [
+            "kubectl",
+            "exec",
+            "-i",
+            AGENT_POD,
+            "--",
+            "python3",
+            *map(str, words[1:]),
+        ]
 
     def _lay_agent(self) -> None:
         data = {path.replace("/", "."): (ROOT / path).read_text() for path in AGENT_SOURCES}

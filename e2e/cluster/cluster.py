@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from e2e.cluster import baked, binaries, certificates, door, machine, network, node, settings
-from e2e.cluster.commands import CommandFailed, Word, entered, run, succeeds, until
+from e2e.cluster.commands import Argument, CommandFailed, entered, run, succeeds, until
 from e2e.cluster.layout import CGROUP, NODES_MAX, SERVICE_NETWORK, Folders, node_name
 from e2e.cluster.machine import NotPossible
 
@@ -154,11 +154,11 @@ class Cluster:
             "PATH": f"{self.folders.bin}:{os.environ.get('PATH', '')}",
         }
 
-    def kubectl(self, *words: Word, stdin: str = "") -> str:
+    def kubectl(self, *words: Argument, stdin: str = "") -> str:
         """What kubectl printed. Raises CommandFailed."""
         return run(self.folders.bin / "kubectl", *words, stdin=stdin.encode(), env=self.environment())
 
-    def kubectl_succeeds(self, *words: Word) -> bool:
+    def kubectl_succeeds(self, *words: Argument) -> bool:
         """Whether kubectl ends with 0."""
         return succeeds(self.folders.bin / "kubectl", *words, env=self.environment())
 
@@ -174,7 +174,7 @@ class Cluster:
         for archive in archives:
             run(*entered(pid, ["-m"], "ctr", "-n", "k8s.io", "images", "import", archive))
 
-    def command_in(self, number: int, *words: Word) -> list[str]:
+    def command_in(self, number: int, *words: Argument) -> list[str]:
         """The command line that runs a program in a node's network: from there pods and Services are
         reached."""
         pid = node.node_pid(self.folders, number)

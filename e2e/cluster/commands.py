@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-Word = str | Path | int
+Argument = str | Path | int
 
 
 class CommandFailed(RuntimeError):
@@ -19,10 +19,10 @@ class NotInTime(RuntimeError):
 
 
 def run(
-    *words: Word, stdin: bytes | None = None, cwd: Path | None = None, env: dict[str, str] | None = None
+    *words: Argument, stdin: bytes | None = None, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> str:
     """What the program printed. Raises CommandFailed."""
-    command = [str(word) for word in words]
+    command = [str(argument) for argument in words]
     done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd, env=env)
     if done.returncode:
         said = (done.stderr or done.stdout).decode(errors="replace")[-2000:]
@@ -30,9 +30,9 @@ def run(
     return done.stdout.decode()
 
 
-def succeeds(*words: Word, env: dict[str, str] | None = None) -> bool:
+def succeeds(*words: Argument, env: dict[str, str] | None = None) -> bool:
     """Whether the program ends with 0. What it says is dropped."""
-    command = [str(word) for word in words]
+    command = [str(argument) for argument in words]
     return (
         subprocess.run(
             command,
@@ -59,6 +59,6 @@ def until(outcome: Callable[[], T], limit_s: float, what: str, pause_s: float = 
         time.sleep(pause_s)
 
 
-def entered(pid: int, namespaces: Sequence[str], *words: Word) -> list[str]:
+def entered(pid: int, namespaces: Sequence[str], *words: Argument) -> list[str]:
     """The command line that runs a program in namespaces of another process: `-n` network, `-m` mounts."""
-    return ["nsenter", "-t", str(pid), *namespaces, "--", *(str(word) for word in words)]
+    return ["nsenter", "-t", str(pid), *namespaces, "--", *map(str, words)]

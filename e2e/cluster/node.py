@@ -68,7 +68,7 @@ def mount(
     data: str | None = None,
 ) -> None:
     """mount(2)."""
-    words = [None if word is None else str(word).encode() for word in (source, target, kind)]
+    words = [None if part is None else str(part).encode() for part in (source, target, kind)]
     check(_LIBC.mount(*words, flags, None if data is None else data.encode()))
 
 

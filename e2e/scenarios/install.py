@@ -12,7 +12,7 @@ from pathlib import Path
 
 from e2e.cluster import binaries
 from e2e.cluster.cluster import Cluster
-from e2e.cluster.commands import Word, run, until
+from e2e.cluster.commands import Argument, run, until
 from e2e.cluster.layout import HISTORY, ROOT
 from e2e.scenarios.certificates import etcd_files
 
@@ -111,7 +111,7 @@ class Installation:
         for name in (f"statefulset/{RELEASE}-etcd", f"deployment/{RELEASE}-controller"):
             self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, "--timeout=120s")
 
-    def _helm(self, *words: Word) -> str:
+    def _helm(self, *words: Argument) -> str:
         """What helm printed. Raises CommandFailed."""
         return run(helm(self.cluster), *words, "--namespace", NAMESPACE, env=self.cluster.environment())
 

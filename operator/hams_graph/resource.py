@@ -104,7 +104,7 @@ checkpoint_every_min_s = 1.0
 checkpoint_every_max_s = 86_400.0
 """Bounds of `stateful.checkpoint.every`."""
 
-checkpoints_kept_max = 100
+checkpoints_max = 100
 """Largest `stateful.checkpoint.keep`."""
 
 feedback_hops_max = 64
@@ -425,7 +425,7 @@ class CheckpointSection:
     every_s: float = field_of(
         Duration(checkpoint_every_min_s, checkpoint_every_max_s), about="time between two"
     )
-    keep: int = field_of(Whole(1, checkpoints_kept_max), default=2, about="how many to keep")
+    keep: int = field_of(Whole(1, checkpoints_max), default=2, about="how many to keep")
     dir: str = field_of(Text("a directory", r"[\s\S]+", 4096, 1), about="where to write them")
 
 

@@ -102,12 +102,12 @@ class CheckpointFolder:
             partial.unlink(missing_ok=True)
             raise
         _sync(self.folder)
-        kept = self._files()
-        for old in kept[keep:]:
+        files = self._files()
+        for old in files[keep:]:
             old.unlink(missing_ok=True)
         # Left by a writer that died: one that is at work has a newer number.
         for left in self.folder.glob(f"*{PARTIAL}"):
-            if _number(left) < _number(kept[min(keep, len(kept)) - 1]):
+            if _number(left) < _number(files[min(keep, len(files)) - 1]):
                 left.unlink(missing_ok=True)
         return target
 

@@ -44,7 +44,7 @@ class TopologyLearnt:
 class Member:
     """A registered instance. `of` is an operator, FRONTEND or "manager".
 
-    `kept` is the former id of an instance that came back under this one with the state of that id. `keeps`:
+    `former` is the former id of an instance that came back under this one with the state of that id. `keeps`:
     it may be a keeper, and go on with what a keeper holds; instances of older versions cannot. `host`: where
     it runs; "" if that is not known.
     """
@@ -52,7 +52,7 @@ class Member:
     instance: InstanceId
     of: str
     address: str
-    kept: InstanceId | None = None
+    former: InstanceId | None = None
     keeps: bool = False
     host: str = ""
 

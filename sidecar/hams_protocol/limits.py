@@ -45,7 +45,7 @@ undecided_messages_max = 4096
 """Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and
 sent again by their owner."""
 
-ends_kept = 4
+ends_retained_max = 4
 """Ended epochs that a topology lists per replica set though every instance has heard of them: the newest."""
 
 ends_listed_max = 1024
@@ -55,7 +55,7 @@ instance has not heard of it."""
 ends_known_max = 4096
 """Ended epochs per replica set that an instance remembers, though the topology lists them no more."""
 
-revoked_kept_max = 256
+revoked_listed_max = 256
 """Revoked ids a topology lists."""
 
 leave_wait_s = 4.0
@@ -106,7 +106,7 @@ key_hash_bytes = 8
 key_hash_buckets = 4_096
 """Parts into which a shard's hashes are divided, to find one: 16 in each when all are there."""
 
-forwarders_kept_max = 1024
+forwarders_max = 1024
 """Frontend instances of which a shard remembers how far their tickets are settled."""
 
 retry_after_s = 1.0
@@ -158,14 +158,14 @@ first_roles_wait_s = 2.0
 probe_again_after_s = 0.5
 """A suspect that nobody could stand in for is probed again after this long."""
 
-kept_wait_s = 2.0
+former_wait_s = 2.0
 """A state whose members are all revoked is not called lost before this long: one of them may come back with
 it."""
 
 checkpoint_wait_s = 10.0
 """A lost state begins again without those that have not read their checkpoints after this long."""
 
-fences_kept_max = 16
+fences_max = 16
 """Different fences of one generation that a primary keeps in force."""
 
 suspect_again_after_s = 0.5
@@ -178,7 +178,7 @@ early_asks_max = 64
 """Joiners' questions for a copy kept by a primary that has not learnt yet that they are named, or has no
 state yet."""
 
-routes_kept_max = 256
+routes_max = 256
 """Sets of present request tensors whose entry edges a frontend remembers."""
 
 keeper_wait_s = 0.5

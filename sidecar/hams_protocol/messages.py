@@ -537,8 +537,8 @@ LEADS = "primary"
 """The role of who leads a set and has its state: one that is named primary, and waits for a keeper's copy,
 has not got it yet."""
 
-KEPT = "kept"
-"""The role of a state that came along from a former id: no role in the topology, but managers may count on
+HOLDS = "kept"
+"""The role of a state that came along from a former id: none in the topology, but managers may count on
 it."""
 
 SAVED = "saved"
@@ -549,7 +549,7 @@ SAVED = "saved"
 class RoleReport:
     """What an instance does for one replica set or operator.
 
-    `role` as in api.md (primary, backup, joining, active, standby, frontend), KEPT or SAVED.
+    `role` as in api.md (primary, backup, joining, active, standby, frontend), HOLDS or SAVED.
     """
 
     name: str
@@ -562,7 +562,7 @@ class RoleReport:
 @frozen
 class ProbeAnswer:
     """`generation` is the newest topology the instance acts on; `roles` are for status and metrics; only
-    rollbacks, KEPT and SAVED decide."""
+    rollbacks, HOLDS and SAVED decide."""
 
     nonce: int
     health: Health

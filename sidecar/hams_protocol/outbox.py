@@ -55,11 +55,11 @@ class Retained:
         self.losses = 0
         self.due = 0.0
 
-    def note(self, word: Attempt) -> None:
+    def note(self, attempt: Attempt) -> None:
         """What its present owner says of it."""
-        self.said = word.serial
-        self.alone_in = word.alone_in
-        self.attempts = word.attempts if word.alone_in is None else word.attempts - 1
+        self.said = attempt.serial
+        self.alone_in = attempt.alone_in
+        self.attempts = attempt.attempts if attempt.alone_in is None else attempt.attempts - 1
 
 
 class Outbox:
@@ -93,8 +93,8 @@ class Outbox:
         entry = edges[key] = Retained(target, token)
         foretold = self._foretold.get(token.request, {}).pop(key, None) if self._foretold else None
         if foretold is not None:
-            entry.owner, word = foretold
-            entry.note(word)
+            entry.owner, attempt = foretold
+            entry.note(attempt)
             self._count_death(entry)
         self._send(entry)
 
@@ -156,30 +156,30 @@ class Outbox:
                 if entry.owner == peer and not entry.held:
                     self._send(entry)
 
-    def attempted(self, sender: InstanceId, word: Attempt) -> bool:
+    def attempted(self, sender: InstanceId, attempt: Attempt) -> bool:
         """An owner is about to run this alone, or came through: should it die, its successor must know how
         many have died of it.
 
         False if this instance has no say in it, or `sender` is not its owner: then nothing was noted, and
         whoever waits goes on asking.
         """
-        key = (word.source, word.target, word.lane)
-        entry = self._requests.get(word.request, {}).get(key)
+        key = (attempt.source, attempt.target, attempt.lane)
+        entry = self._requests.get(attempt.request, {}).get(key)
         if (
-            entry is None and self._sending_epoch(word.request) is not None
+            entry is None and self._sending_epoch(attempt.request) is not None
         ):  # a new owner, which will produce it yet
-            if word.request in self._knowledge.completed:
+            if attempt.request in self._knowledge.completed:
                 return True
-            if sender != self._knowledge.owner(word.target, word.request)[0]:
+            if sender != self._knowledge.owner(attempt.target, attempt.request)[0]:
                 return False
-            foretold = self._foretold.setdefault(word.request, {})
-            if key not in foretold or foretold[key][0] != sender or foretold[key][1].serial < word.serial:
-                foretold[key] = (sender, word)
+            foretold = self._foretold.setdefault(attempt.request, {})
+            if key not in foretold or foretold[key][0] != sender or foretold[key][1].serial < attempt.serial:
+                foretold[key] = (sender, attempt)
             return True
         if entry is None or entry.owner != sender:
             return False
-        if word.serial > entry.said:
-            entry.note(word)
+        if attempt.serial > entry.said:
+            entry.note(attempt)
         return True
 
     def tick(self) -> None:

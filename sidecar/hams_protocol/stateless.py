@@ -597,8 +597,8 @@ class StatelessMachine(Vertex):
         """To every receiver, but for those who have got a skip of a predecessor's already: they may have
         consumed it."""
         successors = self.operator.successors
-        kept = unit.route
-        route = successors if kept is None else tuple(target for target in successors if target in kept)
+        chosen = unit.route
+        route = successors if chosen is None else tuple(target for target in successors if target in chosen)
         self._emit(unit, Kind.ERROR, None, route, error)
 
     def _emit(

@@ -210,9 +210,9 @@ class Vertex(ABC):
                 budget_s = unit.outputs[0][1].meta.budget_s
                 self.knowledge.deadlines.learn(unit.unit.request, budget_s, self.ctx.now)
 
-    def _attempted(self, sender: InstanceId, word: Attempt) -> None:
-        if self.outbox.attempted(sender, word) or word.request in self.knowledge.completed:
-            self.ctx.send(sender, AttemptAck(word.source, word.request, word.lane, word.serial))
+    def _attempted(self, sender: InstanceId, attempt: Attempt) -> None:
+        if self.outbox.attempted(sender, attempt) or attempt.request in self.knowledge.completed:
+            self.ctx.send(sender, AttemptAck(attempt.source, attempt.request, attempt.lane, attempt.serial))
 
     def _news(self, sender: InstanceId, news: TopologyNews) -> None:
         self.learn_topology(TopologyLearnt(news.topology, -1))
@@ -430,8 +430,8 @@ class Vertex(ABC):
                 and slot_number(token.request, slots) == query.slot
                 and token.request not in self.knowledge.completed
             ):
-                told = self.knowledge.bare(token).with_meta(self._meta_now(token))
-                tokens[token.request, token.lane] = told
+                stripped = self.knowledge.bare(token).with_meta(self._meta_now(token))
+                tokens[token.request, token.lane] = stripped
         return tuple(tokens.values())
 
     # -- what the queue learns, and what it sheds ------------------------------------------------------------

@@ -49,14 +49,14 @@ class ClassLine(Generic[U]):
 
     def retain_ready(self) -> int:
         """Drop units that are not READY; returns how many."""
-        kept = [index for index, unit in enumerate(self.units) if unit.stage == READY]
-        dropped = len(self.units) - len(kept)
+        ready = [index for index, unit in enumerate(self.units) if unit.stage == READY]
+        dropped = len(self.units) - len(ready)
         if dropped:
-            self.dues = [self.dues[index] for index in kept]
-            self.orders = [self.orders[index] for index in kept]
-            self.rows = [self.rows[index] for index in kept]
-            self.added = [self.added[index] for index in kept]
-            self.units = [self.units[index] for index in kept]
+            self.dues = [self.dues[index] for index in ready]
+            self.orders = [self.orders[index] for index in ready]
+            self.rows = [self.rows[index] for index in ready]
+            self.added = [self.added[index] for index in ready]
+            self.units = [self.units[index] for index in ready]
         return dropped
 
 

@@ -25,9 +25,9 @@ import numpy as np
 
 from hams_sidecar.blocks import ALIGN, Blocks, round_up
 
-KEPT_NBYTES_MAX = 64 << 10
+CACHED_NBYTES_MAX = 64 << 10
 """Slots up to this size are kept at hand when they come free, as the next one is mostly as large."""
-KEPT_SLOTS_MAX = 32
+CACHED_SLOTS_MAX = 32
 """Slots of one size that are kept so."""
 TRIM_SHARE_MIN = 0.25
 """Less than this share of a slot is not worth giving back."""
@@ -173,8 +173,8 @@ class Arena:
         self._freed: deque[tuple[int, int, int]] = (
             deque()
         )  # filled by destructors, which may interrupt `allocate` itself
-        self._kept: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
-        self._kept_nbytes = 0
+        self._cached: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
+        self._cached_nbytes = 0
         self._slots = 0
         self._peak = 0
         self._waiters: deque[tuple[int, bool, asyncio.Future[Buffer]]] = deque()
@@ -189,7 +189,7 @@ class Arena:
             raise ArenaTooSmall(nbytes, room)
         if self._freed:
             self._collect()
-        used = self._blocks.used - self._kept_nbytes
+        used = self._blocks.used - self._cached_nbytes
         offset = self._take(size) if used + size <= room else None
         if offset is None:
             raise ArenaFull(nbytes, used, self.capacity)
@@ -246,7 +246,11 @@ class Arena:
         """What is in use now."""
         self._collect()
         return ArenaStats(
-            self.capacity, self._blocks.used - self._kept_nbytes, self._peak, self._slots, len(self._waiters)
+            self.capacity,
+            self._blocks.used - self._cached_nbytes,
+            self._peak,
+            self._slots,
+            len(self._waiters),
         )
 
     def close(self) -> None:
@@ -260,17 +264,17 @@ class Arena:
             self._loop.call_soon_threadsafe(self._serve_waiters)
 
     def _take(self, size: int) -> int | None:
-        kept = self._kept.get(size)
-        if kept:
-            self._kept_nbytes -= size
-            return kept.pop()
+        cached = self._cached.get(size)
+        if cached:
+            self._cached_nbytes -= size
+            return cached.pop()
         offset = self._blocks.take(size)
-        if offset is None and self._kept_nbytes:
-            for other, offsets in self._kept.items():
+        if offset is None and self._cached_nbytes:
+            for other, offsets in self._cached.items():
                 for freed in offsets:
                     self._blocks.give(freed, other)
-            self._kept.clear()
-            self._kept_nbytes = 0
+            self._cached.clear()
+            self._cached_nbytes = 0
             offset = self._blocks.take(size)
         return offset
 
@@ -279,11 +283,11 @@ class Arena:
         while freed:
             offset, size, slots = freed.popleft()
             self._slots -= slots
-            if size <= KEPT_NBYTES_MAX:
-                kept = self._kept.setdefault(size, [])
-                if len(kept) < KEPT_SLOTS_MAX:
-                    kept.append(offset)
-                    self._kept_nbytes += size
+            if size <= CACHED_NBYTES_MAX:
+                cached = self._cached.setdefault(size, [])
+                if len(cached) < CACHED_SLOTS_MAX:
+                    cached.append(offset)
+                    self._cached_nbytes += size
                     continue
             self._blocks.give(offset, size)
 

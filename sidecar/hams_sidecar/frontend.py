@@ -19,7 +19,7 @@ from typing import Any
 
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
-from hams_protocol.frontend import FrontendMachine, KeptLogs
+from hams_protocol.frontend import FormerLogs, FrontendMachine
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
 from hams_protocol.ids import InstanceId
@@ -358,7 +358,7 @@ class Frontend(Sidecar):
         )
         self._successor = port.successor = None if takeover is None else Successor(graph, takeover)
         self._drained = Drained(uid)
-        self._kept_logs: KeptLogs | None = None
+        self._former_logs: FormerLogs | None = None
         self._closing: asyncio.Task[None] | None = None
 
     async def answer_probes(self) -> asyncio.Server | None:
@@ -384,8 +384,8 @@ class Frontend(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the logs that the one before has kept."""
-        machine = FrontendMachine(self.graph, name, self._kept_logs)
-        former = None if self._kept_logs is None else self._kept_logs.former
+        machine = FrontendMachine(self.graph, name, self._former_logs)
+        former = None if self._former_logs is None else self._former_logs.instance
         return self.instance(machine, name, FRONTEND, ArenaFactory(self.memory), life, former)
 
     async def start(self, node: Node) -> None:
@@ -400,7 +400,7 @@ class Frontend(Sidecar):
     def between(self, node: Node) -> None:
         """Keep the logs for the next life."""
         assert isinstance(node.machine, FrontendMachine)
-        self._kept_logs = node.machine.kept_logs()
+        self._former_logs = node.machine.logs_to_keep()
         self.node = None
         self._port.pause()
 

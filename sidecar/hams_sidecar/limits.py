@@ -60,8 +60,8 @@ drained_tries_max = 3
 """A frontend of a deleted graph says so often that no client waits at it, if it does not hear whether that
 was written."""
 
-replies_told_max = 1000
-replies_told_bytes = 2 << 20
+replies_per_page_max = 1000
+replies_per_page_bytes = 2 << 20
 """Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a
 message (`visit_head_bytes_max`)."""
 

@@ -20,7 +20,7 @@ from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import StateCopy
 from hams_protocol.stateful import StatefulMachine
-from hams_protocol.stateful.kept import KeptState
+from hams_protocol.stateful.former import FormerState
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
@@ -90,7 +90,7 @@ class Proxy(Sidecar):
         self._unheard: list[ModelEvent] = []
         """What the model has said while there was no instance to hear it."""
         self._restored: StateCopy | None = None
-        self._kept_state: KeptState | None = None
+        self._former_state: FormerState | None = None
         telling = tell_version(lambda: self.node, options.graph_uid, model.operator)
         self._tasks = [asyncio.create_task(telling)]
 
@@ -133,14 +133,14 @@ class Proxy(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the state that the one before has kept."""
-        operator, kept_state = self._model.operator, self._kept_state
+        operator, state_to_keep = self._model.operator, self._former_state
         machine: StatefulMachine | StatelessMachine
         if self.graph.operators[operator].stateful:
-            machine = StatefulMachine(self.graph, operator, name, kept_state, self._restored, queue_of)
+            machine = StatefulMachine(self.graph, operator, name, state_to_keep, self._restored, queue_of)
             self._restored = None  # for the first life, and its memory is that one's from now on
         else:
             machine = StatelessMachine(self.graph, operator, name, queue_of)
-        former = None if kept_state is None else kept_state.former
+        former = None if state_to_keep is None else state_to_keep.instance
         return self.instance(machine, name, operator, self._factory, life, former)
 
     async def start(self, node: Node) -> None:
@@ -156,7 +156,7 @@ class Proxy(Sidecar):
         """The model of the life before is in the middle of something: a fresh one tells the next life that it
         is ready."""
         assert isinstance(node.machine, StatefulMachine), "only these keep a state"
-        self._kept_state = node.machine.kept_state()
+        self._former_state = node.machine.state_to_keep()
         self.node = None
         self._link.perform(RestartModel("its instance goes on under a fresh id"))
 

@@ -25,7 +25,7 @@ shed_early_max_s = 1.0
 """No policy may take less than this for too little: batches of a simulated model take some milliseconds."""
 
 
-class Told:
+class KnownEnds:
     """The ends of budgets that one instance was told: by tokens, of which the earliest counts, and of
     requests of which no token came, by records of their outputs, of which the latest counts."""
 
@@ -42,24 +42,24 @@ class Budgets:
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._told: dict[str, Told] = {}
+        self._known: dict[str, KnownEnds] = {}
         self.shed: set[tuple[str, RequestId]] = set()
 
     def received(self, node: "Node", message: Message) -> None:
         """A message is taken in."""
         if type(message) is Deliver:
-            token, told = message.token, self._of(node)
+            token, known_ends = message.token, self._of(node)
             due = self._world.now + token.meta.budget_s
-            told.by_tokens[token.request] = min(due, told.by_tokens.get(token.request, due))
+            known_ends.by_tokens[token.request] = min(due, known_ends.by_tokens.get(token.request, due))
         elif type(message) is StateRecord or type(message) is StateCopy:
             self._recorded(node, message.units)
 
     def _recorded(self, node: "Node", units: tuple[Consumed, ...]) -> None:
-        told = self._of(node)
+        known_ends = self._of(node)
         for unit in units:
             for _, token in unit.outputs:
                 due = self._world.now + token.meta.budget_s
-                told.by_records[token.request] = max(due, told.by_records.get(token.request, due))
+                known_ends.by_records[token.request] = max(due, known_ends.by_records.get(token.request, due))
 
     def sent(self, node: "Node", message: Message) -> None:
         """A message leaves. Raises Broken if its budget ends later than it can."""
@@ -74,9 +74,9 @@ class Budgets:
         if token.source == FRONTEND:
             known = self._injected_until(node, message)
         else:
-            told = self._of(node)
-            known = told.by_tokens.get(token.request)
-            known = told.by_records.get(token.request) if known is None else known
+            known_ends = self._of(node)
+            known = known_ends.by_tokens.get(token.request)
+            known = known_ends.by_records.get(token.request) if known is None else known
         if known is not None and due > known + tolerance_s:
             self._grew(node, token, due - known)
 
@@ -100,12 +100,12 @@ class Budgets:
         request of which it is the feedback."""
         token = message.token
         due = self._world.now + token.meta.budget_s
-        told = self._of(node).injected
-        known = told.get((token.request, message.epoch))
+        known_ends = self._of(node).injected
+        known = known_ends.get((token.request, message.epoch))
         if known is None:
-            told[token.request, message.epoch] = due
+            known_ends[token.request, message.epoch] = due
             origin = self._world.refusals.origin(token.request)
-            known = None if origin is None else told.get((origin, message.epoch))
+            known = None if origin is None else known_ends.get((origin, message.epoch))
         return known
 
     def _grew(self, node: "Node", token: Token, by_s: float) -> None:
@@ -115,8 +115,8 @@ class Budgets:
             f"{by_s:.4f} s more than it was told",
         )
 
-    def _of(self, node: "Node") -> Told:
-        told = self._told.get(node.id)
-        if told is None:
-            told = self._told[node.id] = Told()
-        return told
+    def _of(self, node: "Node") -> KnownEnds:
+        known_ends = self._known.get(node.id)
+        if known_ends is None:
+            known_ends = self._known[node.id] = KnownEnds()
+        return known_ends

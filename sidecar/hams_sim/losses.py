@@ -99,7 +99,7 @@ class LossJudge:
         if manager.watch_slow > 1.0 or world.etcd.slow > 1.0:
             return  # it may not have heard of who is back
         for member in world.etcd.members.values():
-            held = member.instance if member.instance in old.members else member.kept
+            held = member.instance if member.instance in old.members else member.former
             if held not in old.members or member.instance in world.etcd.topology.revoked:
                 continue
             node = world.nodes[member.instance]

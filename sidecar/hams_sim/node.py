@@ -93,12 +93,12 @@ class Node:
 
     def member(self) -> Member:
         """What its shell registers in etcd."""
-        return Member(self.id, self.of, self.id, self.kept_of, keeps=self.of != MANAGER)
+        return Member(self.id, self.of, self.id, self.former_id, keeps=self.of != MANAGER)
 
     @property
-    def kept_of(self) -> str | None:
+    def former_id(self) -> str | None:
         """The former id whose state its machine still has."""
-        return getattr(self.machine, "kept_of", None)
+        return getattr(self.machine, "former_id", None)
 
     @property
     def is_frontend(self) -> bool:

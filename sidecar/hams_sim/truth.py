@@ -85,7 +85,7 @@ class Truth:
                 else ("rollback" if item.primary == old.primary else "failover")
             )
             world.seen(kind)
-            former = None if item.primary is None else world.nodes[item.primary].kept_of
+            former = None if item.primary is None else world.nodes[item.primary].former_id
             if former is not None and former in old.members:
                 world.seen("went on with a kept state")
             if item.keepers:
@@ -118,16 +118,16 @@ class Truth:
         fresh = set(after.revoked) - set(before.revoked)
         if not fresh:
             return
-        kept = {
-            member.kept
+        former_ids = {
+            member.former
             for member in self._world.etcd.members.values()
-            if member.kept is not None and member.instance not in after.revoked
+            if member.former is not None and member.instance not in after.revoked
         }
         for item in after.sets:
             had = fresh.intersection(item.holders)
             if before.find(item.name).lost and not any(self._world.nodes[name].alive for name in had):
                 continue
-            if had and all(name in after.revoked and name not in kept for name in item.holders):
+            if had and all(name in after.revoked and name not in former_ids for name in item.holders):
                 raise Broken(
                     "I1",
                     f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync "
@@ -172,8 +172,8 @@ class Truth:
                         )
 
     def _kill_successors(self, topology: Topology, revoked: Node) -> None:
-        """An instance that answered for a revoked, living one dies at once: the kept state of that one is all
-        that is left."""
+        """An instance that answered for a revoked, living one dies at once: the former state of that one is
+        all that is left."""
         world = self._world
         if not revoked.alive:
             return
@@ -287,7 +287,7 @@ class Truth:
                         for keeper in keepers
                     ):
                         return False
-                if node.kept_of is not None and node.kept_of in item.members:
+                if node.former_id is not None and node.former_id in item.members:
                     return False
         return True
 
@@ -309,7 +309,7 @@ class Truth:
             or member.id != item.primary
             or not isinstance(machine, StatefulMachine)
             or machine.primary is not None
-            or machine.kept is not None
+            or machine.former is not None
             or (machine.backup is not None and machine.backup.in_sync)
         ):
             return True

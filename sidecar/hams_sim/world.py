@@ -265,7 +265,7 @@ class World:
             )
         elif of == FRONTEND:
             logs = (
-                before.machine.kept_logs()
+                before.machine.logs_to_keep()
                 if before is not None and isinstance(before.machine, FrontendMachine)
                 else None
             )
@@ -273,7 +273,7 @@ class World:
         else:
             operator = graph.operators[of]
             state = (
-                before.machine.kept_state()
+                before.machine.state_to_keep()
                 if before is not None and isinstance(before.machine, StatefulMachine)
                 else None
             )
@@ -292,7 +292,7 @@ class World:
         host = SimHost(self, node)
         node.shell = Shell(node.machine, node.id, of, host, graph.data.recovery.suspect_after_s, steps)
         node.proposals = ProposalQueue(host)
-        if node.kept_of is not None:
+        if node.former_id is not None:
             self.seen("came back with its state")
         self.nodes[node.id] = node
         self.etcd.register(node)

@@ -100,7 +100,7 @@ def test_a_run_writes_its_table_and_plots(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["--cases", "nothing"], "no case is named 'nothing'"),
         (["--slo", "two"], "expected numbers separated by commas, found 'two'"),
@@ -113,12 +113,12 @@ def test_a_run_writes_its_table_and_plots(tmp_path: Path, capsys: pytest.Capture
     ],
 )
 def test_a_bad_option_is_told_in_a_sentence(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_the_short_form_is_25_cells_of_few_requests() -> None:

@@ -156,9 +156,11 @@ def test_only_the_controller_has_a_token(render: Render) -> None:
 
 
 def test_the_controller_is_told_of_every_member_of_etcd(render: Render) -> None:
-    told = environment(render())["HAMS_ETCD"].split(",")
-    assert told == [f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)]
-    assert told == DEFAULT_ETCD.split(","), "`hams render` takes an installation as it is documented"
+    given = environment(render())["HAMS_ETCD"].split(",")
+    assert given == [
+        f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)
+    ]
+    assert given == DEFAULT_ETCD.split(","), "`hams render` takes an installation as it is documented"
 
 
 def test_the_fields_that_templates_may_set_are_those_that_the_controller_knows_by_itself(
@@ -166,10 +168,10 @@ def test_the_fields_that_templates_may_set_are_those_that_the_controller_knows_b
 ) -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())["templates"]
     assert (tuple(values["pod"]), tuple(values["service"])) == (POD_FIELDS, SERVICE_FIELDS)
-    told = environment(render())
-    assert told["HAMS_POD_FIELDS"] == ",".join(POD_FIELDS)
-    told = environment(render({"templates": {"pod": ["*"], "service": []}}))
-    assert (told["HAMS_POD_FIELDS"], told["HAMS_SERVICE_FIELDS"]) == ("*", "")
+    given = environment(render())
+    assert given["HAMS_POD_FIELDS"] == ",".join(POD_FIELDS)
+    given = environment(render({"templates": {"pod": ["*"], "service": []}}))
+    assert (given["HAMS_POD_FIELDS"], given["HAMS_SERVICE_FIELDS"]) == ("*", "")
 
 
 def test_an_etcd_of_ones_own_replaces_the_installed_one(render: Render) -> None:
@@ -184,7 +186,7 @@ def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publ
     objects = render()
     pod = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
     arguments = pod["initContainers"][0]["args"]
-    cluster = next(word for word in arguments if word.startswith("--initial-cluster=")).removeprefix(
+    cluster = next(flag for flag in arguments if flag.startswith("--initial-cluster=")).removeprefix(
         "--initial-cluster="
     )
     assert cluster.split(",") == [
@@ -211,7 +213,7 @@ def test_a_member_of_etcd_is_told_by_a_file_what_its_flags_were(render: Render) 
         f"https://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)
     ], "its own is told by the pod's name"
     clear = one(render({"tls": {"enabled": False}}), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
-    assert not [word for word in clear["initContainers"][0]["args"] if word.startswith("--tls")]
+    assert not [flag for flag in clear["initContainers"][0]["args"] if flag.startswith("--tls")]
 
 
 def test_a_majority_of_etcd_is_never_evicted(render: Render) -> None:
@@ -222,15 +224,15 @@ def test_a_majority_of_etcd_is_never_evicted(render: Render) -> None:
 
 def test_the_webhook_is_wired_to_what_the_controller_is_told(render: Render) -> None:
     objects = render()
-    told = environment(objects)
-    hook = one(objects, "ValidatingWebhookConfiguration", told["HAMS_WEBHOOK_CONFIGURATION"])["webhooks"][0]
+    given = environment(objects)
+    hook = one(objects, "ValidatingWebhookConfiguration", given["HAMS_WEBHOOK_CONFIGURATION"])["webhooks"][0]
     assert hook["clientConfig"]["service"] == {
-        "name": told["HAMS_WEBHOOK_SERVICE"],
+        "name": given["HAMS_WEBHOOK_SERVICE"],
         "namespace": "hams-system",
         "path": "/validate",
         "port": 443,
     }
-    service = one(objects, "Service", told["HAMS_WEBHOOK_SERVICE"])["spec"]
+    service = one(objects, "Service", given["HAMS_WEBHOOK_SERVICE"])["spec"]
     ports = one(objects, "Deployment", "hams-controller")["spec"]["template"]["spec"]["containers"][0][
         "ports"
     ]
@@ -323,11 +325,11 @@ def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_the
 ) -> None:
     pod = one(render(), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
     container = pod["containers"][0]
-    told = pod["initContainers"][0]["args"]
-    flags = dict(word.removeprefix("--").partition("=")[::2] for word in told)
+    given = pod["initContainers"][0]["args"]
+    flags = dict(flag.removeprefix("--").partition("=")[::2] for flag in given)
     assert {"client-cert-auth", "peer-client-cert-auth"} <= set(flags)
     assert flags["trusted-ca-file"] != flags["peer-trusted-ca-file"]
-    assert not [word for word in told if "http:" in word]
+    assert not [flag for flag in given if "http:" in flag]
     assert "listen-metrics-urls" not in flags
     assert flags["enable-grpc-gateway"] == "false"
     assert {port["containerPort"] for port in container["ports"]} == {2379, 2380}
@@ -368,7 +370,7 @@ def test_who_looks_after_etcd_reaches_every_member_and_says_who_it_is(render: Re
     ]
     for pod in (job, one(objects, "Pod", "hams-test-etcd")["spec"]):
         container = pod["containers"][0]
-        endpoints = next(word for word in container["args"] if word.startswith("--endpoints="))
+        endpoints = next(flag for flag in container["args"] if flag.startswith("--endpoints="))
         assert len(endpoints.split(",")) == 3
         assert "--key=/etc/etcd-tls/client.key" in container["args"]
         assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/etcd-tls"]
@@ -377,11 +379,11 @@ def test_who_looks_after_etcd_reaches_every_member_and_says_who_it_is(render: Re
 
 def test_without_tls_nothing_of_it_is_left(render: Render) -> None:
     objects = render({"tls": {"enabled": False}, "metrics": {"serviceMonitor": {"enabled": True}}})
-    told = environment(objects)
-    assert told["HAMS_TLS"] == "false"
-    assert told["HAMS_ETCD_MEMBERS_SECRET"] == ""
+    given = environment(objects)
+    assert given["HAMS_TLS"] == "false"
+    assert given["HAMS_ETCD_MEMBERS_SECRET"] == ""
     text = yaml.safe_dump_all([item for item in objects if item["metadata"]["name"] != "hams-controller"])
-    assert not [word for word in ("https:", "etcd-tls", "cert-file", "authorization:") if word in text]
+    assert not [flag for flag in ("https:", "etcd-tls", "cert-file", "authorization:") if flag in text]
 
 
 @pytest.mark.parametrize(
@@ -404,8 +406,8 @@ def test_an_etcd_of_ones_own_needs_what_proves_who_we_are(
 
 
 def test_the_authorities_of_an_etcd_of_ones_own_come_from_its_secret(render: Render) -> None:
-    told = environment(render({"etcd": {"endpoints": ["https://one:2379"], "tlsSecret": "their-etcd"}}))
-    assert (told["HAMS_ETCD_SECRET"], told["HAMS_ETCD_MEMBERS_SECRET"]) == ("their-etcd", "")
+    given = environment(render({"etcd": {"endpoints": ["https://one:2379"], "tlsSecret": "their-etcd"}}))
+    assert (given["HAMS_ETCD_SECRET"], given["HAMS_ETCD_MEMBERS_SECRET"]) == ("their-etcd", "")
 
 
 def test_prometheus_bears_the_token_that_the_controller_has_made(render: Render) -> None:

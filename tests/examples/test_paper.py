@@ -121,9 +121,9 @@ def test_an_online_learner_learns(service: Any) -> None:
 def test_a_state_is_all_of_the_module_or_what_changes(state: str, size: int) -> None:
     from paper.models import Classify
 
-    kept = Classify().initialize({"sizeMiB": 10, "state": state})
-    assert sum(value.nbytes for name, value in kept.items() if name == "weights") == size
-    assert kept["cells"].nbytes == 2**20
+    state_of_model = Classify().initialize({"sizeMiB": 10, "state": state})
+    assert sum(value.nbytes for name, value in state_of_model.items() if name == "weights") == size
+    assert state_of_model["cells"].nbytes == 2**20
 
 
 def test_a_setting_of_state_that_does_not_exist_is_refused() -> None:

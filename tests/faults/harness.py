@@ -83,7 +83,7 @@ class Reply:
         return next(item["data"][0] for item in outputs if item["name"] == name)
 
 
-class Kept:
+class KeptAlive:
     """The connection that a client stays on."""
 
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -176,7 +176,7 @@ class GraphRun:
                 entry.key.removeprefix(prefix) for entry in (await coordination.get_prefix(prefix)).entries
             }
 
-    async def told(self, name: str, epoch: int, within_s: float = REDUNDANT_S) -> records.FailoverRecord:
+    async def failover(self, name: str, epoch: int, within_s: float = REDUNDANT_S) -> records.FailoverRecord:
         """What a manager tells of the failover that began `epoch` of a set, or a later one."""
         async with self.coordination() as coordination, asyncio.timeout(within_s):
             while True:
@@ -191,7 +191,7 @@ class GraphRun:
             return await coordination.get_prefix(records.prefix_of(self.supervisor.uid))
 
     @contextlib.asynccontextmanager
-    async def leases_kept(self, since: Snapshot, *instances: str) -> AsyncIterator[None]:
+    async def leases_unbroken(self, since: Snapshot, *instances: str) -> AsyncIterator[None]:
         """Renew the leases of these instances, whatever becomes of them: who waits for one to run out waits
         until the block has ended."""
         keys = {records.member_key(self.supervisor.uid, instance) for instance in instances}
@@ -210,7 +210,7 @@ class GraphRun:
         """Whether another had each role of `instance`, which led something at `since`, while etcd still held
         its registration.
 
-        The order of the changes in etcd tells, no clock does. See `leases_kept`.
+        The order of the changes in etcd tells, no clock does. See `leases_unbroken`.
         """
         uid = self.supervisor.uid
         match = next(entry for entry in since.entries if entry.key == records.topology_key(uid))
@@ -308,23 +308,23 @@ class GraphRun:
         await asyncio.sleep(span_s)
 
     async def _client(self, number: int, keep: bool) -> None:
-        kept = Kept() if keep else None
+        alive = KeptAlive() if keep else None
         writer = HistoryWriter(self.history, f"client-{number}-{len(self.replies)}")
         n = 0
         try:
             while not self._stopping:
                 n += 1
                 self.replies.append(
-                    await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer, kept=kept)
+                    await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer, alive=alive)
                 )
                 self._answered.set()
         finally:
             writer.close()
-            if kept is not None:
-                kept.close()
+            if alive is not None:
+                alive.close()
 
     async def ask(
-        self, x: float, key: str, writer: HistoryWriter | None = None, kept: "Kept | None" = None
+        self, x: float, key: str, writer: HistoryWriter | None = None, alive: "KeptAlive | None" = None
     ) -> Reply:
         """One request, sent again under its key until it is answered; 503, 429 and broken connections are no
         answers."""
@@ -338,7 +338,7 @@ class GraphRun:
             while True:
                 attempts += 1
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
-                    status, answer = await self._post(body, key, kept)
+                    status, answer = await self._post(body, key, alive)
                     if status not in (429, 503, 504):
                         break
                 await asyncio.sleep(0.002)
@@ -357,10 +357,10 @@ class GraphRun:
         status, answer = await self._post(body if isinstance(body, bytes) else json.dumps(body).encode(), "")
         return status, json.loads(answer)
 
-    async def _post(self, body: bytes, key: str, kept: "Kept | None" = None) -> tuple[int, bytes]:
+    async def _post(self, body: bytes, key: str, alive: "KeptAlive | None" = None) -> tuple[int, bytes]:
         port = int(self.supervisor.url.rsplit(":", 1)[1])
-        if kept is not None and kept.streams is not None:
-            reader, writer = kept.streams
+        if alive is not None and alive.streams is not None:
+            reader, writer = alive.streams
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         whole = False
@@ -369,7 +369,7 @@ class GraphRun:
                 f"POST /v2/models/{self.supervisor.graph.data.name}/infer HTTP/1.1\r\nhost: test\r\n"
                 f"{f'idempotency-key: {key}' if key else 'x-no: key'}\r\n"
                 "content-type: application/json\r\nconnection: "
-                f"{'close' if kept is None else 'keep-alive'}\r\ncontent-length: {len(body)}\r\n\r\n"
+                f"{'close' if alive is None else 'keep-alive'}\r\ncontent-length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")
@@ -379,12 +379,12 @@ class GraphRun:
             whole = b"connection: close" not in answer.lower()
             return result
         finally:
-            if kept is not None and whole:
-                kept.streams = reader, writer
+            if alive is not None and whole:
+                alive.streams = reader, writer
             else:
                 writer.close()
-                if kept is not None:
-                    kept.streams = None
+                if alive is not None:
+                    alive.streams = None
 
     # -- judging ---------------------------------------------------------------------------------------------
 

@@ -68,9 +68,9 @@ async def test_a_member_without_its_data_comes_back_by_itself_while_others_write
             start_from(lost, file)
             await lost.start()
             await lost.wait_ready(WAIT_S)
-            told = asyncio.get_running_loop().create_future()
-            waiting.append((len(written) + 10, told))
-            await asyncio.wait_for(told, WAIT_S)
+            written_event = asyncio.get_running_loop().create_future()
+            waiting.append((len(written) + 10, written_event))
+            await asyncio.wait_for(written_event, WAIT_S)
         assert await prepare(settings_of(flags), etcd.endpoints, None) == settings_of(flags), "it has data"
         ends.set()
         await writing

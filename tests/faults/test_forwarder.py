@@ -19,7 +19,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.sent = 0
         self._wake = asyncio.Event()
 
@@ -41,7 +41,7 @@ class Pair:
         self.forwarder = Forwarder(self.b.address, seed=4)
         await self.forwarder.start()
         self.a.set_members({"b": self.forwarder.address})
-        await self.until(lambda: self.told == ["up"])
+        await self.until(lambda: self.events == ["up"])
 
     async def close(self) -> None:
         await self.a.close()
@@ -54,7 +54,7 @@ class Pair:
         self._wake.set()
 
     def tell(self, what: str) -> None:
-        self.told.append(what)
+        self.events.append(what)
         self._wake.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -138,7 +138,7 @@ async def test_dropped_messages_are_gone_whole_and_the_others_are_not(pair: Pair
     assert len(pair.messages) == 212 + 2 - pair.forwarder.dropped
     assert 50 < len(pair.seqs()) < 150
     assert 1 < len(pair.versions()) < 13
-    assert pair.told == ["up"], "the stream itself stays whole"
+    assert pair.events == ["up"], "the stream itself stays whole"
 
 
 async def test_repeated_messages_come_again(pair: Pair) -> None:
@@ -150,7 +150,7 @@ async def test_repeated_messages_come_again(pair: Pair) -> None:
     assert set(pair.versions()) == {*range(1, 20), LAST}
     assert len(pair.messages) == 221 + pair.forwarder.repeated
     assert 50 < pair.forwarder.repeated < 200
-    assert pair.told == ["up"]
+    assert pair.events == ["up"]
 
 
 async def test_reordered_messages_are_overtaken_and_none_is_lost(pair: Pair) -> None:
@@ -163,7 +163,7 @@ async def test_reordered_messages_are_overtaken_and_none_is_lost(pair: Pair) -> 
     assert pair.seqs() != [*range(100), LAST]
     assert sorted(pair.versions()) == [*range(1, 40), LAST]
     assert pair.versions() != [*range(1, 40), LAST]
-    assert pair.told == ["up"]
+    assert pair.events == ["up"]
 
 
 async def test_all_at_once_never_breaks_the_stream(pair: Pair) -> None:
@@ -176,7 +176,7 @@ async def test_all_at_once_never_breaks_the_stream(pair: Pair) -> None:
         if n % 20 == 0:
             await asyncio.sleep(0.005)
     await settle(pair)
-    assert pair.told == ["up"]
+    assert pair.events == ["up"]
     assert pair.b.stats.bad_frames == 0
 
 
@@ -185,7 +185,7 @@ async def test_a_cut_holds_everything_up_and_healing_lets_it_go(pair: Pair) -> N
     pair.send(*range(10))
     await asyncio.sleep(0.05)
     assert pair.messages == []
-    assert pair.told == ["up"]
+    assert pair.events == ["up"]
     pair.forwarder.heal()
     await pair.until(lambda: len(pair.messages) == 10)
     assert pair.seqs() == list(range(10))
@@ -226,7 +226,7 @@ async def test_the_other_direction_is_not_touched(pair: Pair) -> None:
 
 async def test_a_reset_breaks_the_connection_and_the_next_one_stands(pair: Pair) -> None:
     pair.forwarder.reset()
-    await pair.until(lambda: pair.told == ["up", "down", "up"])
+    await pair.until(lambda: pair.events == ["up", "down", "up"])
     pair.send(1)
     await pair.until(lambda: pair.seqs() == [1])
 

@@ -39,12 +39,12 @@ async def test_f3_managers_know_at_once_and_wait_for_no_lease(tmp_path: Path, pr
             target = await run.find(operator, role)
             before = await run.epochs()
             since = await run.moment()
-            async with run.leases_kept(since, target.id):
+            async with run.leases_unbroken(since, target.id):
                 run.strike(target, process)
                 await run.answered(20)
                 assert await run.replaced_before_its_lease_ended(since, target.id)
             if operator in before:
-                reason = (await run.told(operator, before[operator] + 1)).reason
+                reason = (await run.failover(operator, before[operator] + 1)).reason
                 assert reason.startswith(f"{target.id}: "), reason
                 assert LEASE not in reason, reason
             await run.redundant()
@@ -90,7 +90,7 @@ async def test_f10_neighbours_that_die_together_are_as_single_failures(
         targets = [await run.find(operator, role) for operator, role in pair]
         since = await run.moment()
         leading = [target.id for target in targets if target.role != "manager"]
-        async with run.leases_kept(since, *leading):
+        async with run.leases_unbroken(since, *leading):
             for target in targets:
                 run.strike(target)
             await run.answered(60)

@@ -204,17 +204,17 @@ SLOW = (
 """The replacement of a lost replica takes so long to start that the successor dies before, on any machine."""
 
 
-async def successor_dies(run: GraphRun, kept: bool = False) -> int:
+async def successor_dies(run: GraphRun, has_keeper: bool = False) -> int:
     """The primary of `first` dies, and who is promoted for it as well; the epoch that began between.
 
-    `kept`: not before the state has a keeper. Under `Block` it never has one.
+    `has_keeper`: not before the state has a keeper. Under `Block` it never has one.
     """
     await run.answered(40)
     epoch = (await run.epochs())["first"] + 1
     await run.kill("first", "primary")
     topology = await run.until(
         lambda topology: (
-            topology.find("first").epoch >= epoch and (not kept or bool(topology.find("first").keepers))
+            topology.find("first").epoch >= epoch and (not has_keeper or bool(topology.find("first").keepers))
         )
     )
     replica_set = topology.find("first")
@@ -264,7 +264,7 @@ async def test_f33_a_successor_that_dies_before_another_is_in_sync_begins_again_
 
 async def test_f33_a_successor_that_dies_once_the_state_has_a_keeper_loses_nothing(tmp_path: Path) -> None:
     async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SLOW)) as run, run.load(clients=4):
-        epoch = await successor_dies(run, kept=True)
+        epoch = await successor_dies(run, has_keeper=True)
         await run.until(lambda topology: topology.find("first").epoch > epoch)
         await run.answered(40)
         assert not (await run.redundant()).losses

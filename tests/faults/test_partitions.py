@@ -39,12 +39,12 @@ async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: P
             target = await run.find(operator, "primary")
             before = await epoch(run, operator)
             since = await run.moment()
-            async with run.leases_kept(since, target.id):
+            async with run.leases_unbroken(since, target.id):
                 hosts.isolate(target.id)
                 await primary_other_than(run, operator, target.id)
                 await run.answered(40)
                 assert await run.replaced_before_its_lease_ended(since, target.id)
-            reason = (await run.told(operator, before + 1)).reason
+            reason = (await run.failover(operator, before + 1)).reason
             assert reason.startswith(f"{target.id}: silent for "), (
                 f"the heartbeats tell, no lease and no connection: {reason}"
             )

@@ -103,7 +103,7 @@ TOKEN = value("s", RequestId(0, 1), "v")
 
 
 @pytest.mark.parametrize(
-    ("of", "sent", "told"),
+    ("of", "sent", "named"),
     [
         ("p", Deliver("p", 1, TOKEN), ""),
         ("p", Deliver("q", 1, TOKEN), 'a Deliver names "q" as its target, which is not here'),
@@ -123,8 +123,8 @@ TOKEN = value("s", RequestId(0, 1), "v")
         ("p", Freeze(1, 1, "F/7", 1), 'a Freeze names the state "F/7"'),
     ],
 )
-def test_what_is_named_and_not_there_is_told(of: str, sent: Message, told: str) -> None:
-    assert Names(GRAPH, of).unknown(sent) == told
+def test_what_is_named_and_not_there_is_told(of: str, sent: Message, named: str) -> None:
+    assert Names(GRAPH, of).unknown(sent) == named
 
 
 def test_an_epoch_before_the_first_ends_no_newcomer() -> None:

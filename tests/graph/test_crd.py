@@ -120,19 +120,19 @@ def plain(rule: object, value: Any) -> Any:
 
 def plain_schema(schema: Schema) -> Schema:
     """A schema without its CEL rules, `required` sorted."""
-    kept = {
+    plain = {
         key: value
         for key, value in schema.items()
         if key not in ("x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys")
     }
-    if "properties" in kept:
-        kept["properties"] = {key: plain_schema(value) for key, value in kept["properties"].items()}
+    if "properties" in plain:
+        plain["properties"] = {key: plain_schema(value) for key, value in plain["properties"].items()}
     for key in ("items", "additionalProperties"):
-        if isinstance(kept.get(key), dict):
-            kept[key] = plain_schema(kept[key])
-    if "required" in kept:
-        kept["required"] = sorted(kept["required"])
-    return kept
+        if isinstance(plain.get(key), dict):
+            plain[key] = plain_schema(plain[key])
+    if "required" in plain:
+        plain["required"] = sorted(plain["required"])
+    return plain
 
 
 def flat(schema: Schema, path: str = "spec") -> dict[str, Any]:

@@ -171,13 +171,13 @@ def test_only_what_the_lost_log_of_a_shard_had_may_stay_open() -> None:
 
 def test_under_block_an_end_alone_makes_nothing_durable() -> None:
     lines = [log(), unit("p 1/1", "0/0", "0/0", "v"), failover("p", 2, 1)]
-    told, said = reply("0/0", "v"), durable("p 2/1")
+    line, said = reply("0/0", "v"), durable("p 2/1")
     for ordered in (False, True):
         header = second(ONE, blocks=True, ordered=ordered)
-        holds(second(ONE, ordered=ordered), *lines, told)
-        assert broken(header, *lines, told) == {"I3"}
-        holds(header, *lines, said, told)
-    assert broken(second(ONE, blocks=True, ordered=True), *lines, told, said) == {"I3"}
+        holds(second(ONE, ordered=ordered), *lines, line)
+        assert broken(header, *lines, line) == {"I3"}
+        holds(header, *lines, said, line)
+    assert broken(second(ONE, blocks=True, ordered=True), *lines, line, said) == {"I3"}
 
 
 def test_without_replication_no_reply_waits() -> None:

@@ -24,7 +24,7 @@ from hams_history.lines import (
     OperatorEntry,
     decode,
     encode,
-    line_bytes_max,
+    errors_read_max,
     tensor_digest,
     writer_from,
 )
@@ -76,10 +76,10 @@ def test_what_is_required_is_written_even_if_it_is_null_or_empty() -> None:
     skip = ExecLine(
         i="p-1", gen=1, op="p", epoch=1, seq=1, version=1, req="0/0", lane=(), inputs=(), out=None, route=()
     )
-    told = json.loads(encode(skip))
-    assert (told["out"], told["in"], told["route"], told["lane"]) == (None, [], [], [])
-    assert "chain" not in told
-    assert "slot" not in told
+    line = json.loads(encode(skip))
+    assert (line["out"], line["in"], line["route"], line["lane"]) == (None, [], [], [])
+    assert "chain" not in line
+    assert "slot" not in line
 
 
 def test_a_line_read_back_is_the_same_line() -> None:
@@ -133,7 +133,7 @@ def test_an_instance_id_that_is_no_file_name_is_refused(tmp_path: Path, name: st
 def test_a_line_that_is_too_long_is_refused_with_its_whole_call(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path, "p-1")
     empty = len(encode(CompleteLine(req="")))
-    longest = CompleteLine(req="x" * (line_bytes_max - empty))
+    longest = CompleteLine(req="x" * (errors_read_max - empty))
     writer.write(longest)
     with pytest.raises(HistoryLineTooLong):
         writer.write(EXEC, CompleteLine(req=longest.req + "x"))
@@ -152,21 +152,21 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
         writer.write(EXEC)
         room = len(encode(EXEC)) + 20
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room * 10))
-        told = []
+        errors = []
         for _ in range(2):
             try:
                 writer.write(EXEC)
             except HistoryNotWritten as error:
-                told.append("no space" if error.no_space else errno.errorcode.get(error.code or 0, "?"))
+                errors.append("no space" if error.no_space else errno.errorcode.get(error.code or 0, "?"))
         resource.setrlimit(resource.RLIMIT_FSIZE, (room * 10, room * 10))
         writer.write(CompleteLine(req="0/0"))
-        os.write(end, ",".join(told).encode())
+        os.write(end, ",".join(errors).encode())
         os._exit(0)
     os.close(end)
-    told_bytes = os.read(reader, 1000)
+    errors_read = os.read(reader, 1000)
     os.close(reader)
     assert os.waitpid(child, 0)[1] == 0
-    assert told_bytes == b"no space,no space"
+    assert errors_read == b"no space,no space"
     assert [decode(text) for text in (tmp_path / "p-1.jsonl").read_bytes().splitlines()] == [
         EXEC,
         CompleteLine(req="0/0"),

@@ -128,10 +128,10 @@ def test_the_command_says_1_for_a_violation_and_explains_it_as_json(
     lines = [encode(LogLine(i="F-1", gen=1, req=f"0/{n}", key="k")) for n in (0, 1)]
     write(tmp_path, a=HEADER, b=b"".join(lines))
     assert main(["check", str(tmp_path), "--output", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["exit_code"], told["counts"]) == (False, 1, {"I4": 1})
-    assert [line["where"] for line in told["violations"][0]["lines"]] == ["b.jsonl:1", "b.jsonl:2"]
-    assert {skip["check"] for skip in told["skipped"]} == {
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["exit_code"], report["counts"]) == (False, 1, {"I4": 1})
+    assert [line["where"] for line in report["violations"][0]["lines"]] == ["b.jsonl:1", "b.jsonl:2"]
+    assert {skip["check"] for skip in report["skipped"]} == {
         "I1 and I7, what clients sent",
         "I1 and I2, what clients got",
         "I7",

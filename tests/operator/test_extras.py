@@ -88,7 +88,7 @@ def test_every_extra_that_is_named_exists_and_brings_what_is_said_of_it():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "missing", "told"),
+    ("arguments", "missing", "sentence"),
     [
         (["status", "--namespace", "x"], "aiohttp", "hams status needs the extra [operator]"),
         (["chaos", "list"], "kubernetes", "hams chaos needs the extra [operator]"),
@@ -100,7 +100,7 @@ def test_every_extra_that_is_named_exists_and_brings_what_is_said_of_it():
         (["load", "GRAPH"], "httptools", "hams load needs the extra [frontend]"),
     ],
 )
-def test_a_missing_extra_is_one_sentence_with_its_name(arguments, missing, told, tmp_path):
+def test_a_missing_extra_is_one_sentence_with_its_name(arguments, missing, sentence, tmp_path):
     graph = ROOT / "operator" / "hams_operator" / "templates" / "graph" / "graph.yaml"
     words = [str(graph) if word == "GRAPH" else word for word in arguments]
     done = subprocess.run(
@@ -111,7 +111,7 @@ def test_a_missing_extra_is_one_sentence_with_its_name(arguments, missing, told,
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(f"hams: {told}, which is not installed (no module {missing}); run: ")
+    assert done.stderr.startswith(f"hams: {sentence}, which is not installed (no module {missing}); run: ")
     assert done.stderr.count("\n") == 1
 
 

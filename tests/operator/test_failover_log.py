@@ -36,10 +36,10 @@ class Machine:
 class Scene:
     def __init__(self) -> None:
         self.machine = Machine()
-        self.told: list[tuple[str, FailoverRecord]] = []
+        self.reported: list[tuple[str, FailoverRecord]] = []
         self.failover_log = FailoverLog(
             self.machine,  # type: ignore[arg-type]
-            lambda name, record: self.told.append((name, record)),
+            lambda name, record: self.reported.append((name, record)),
         )
         self.failover_log.step(TopologyLearnt(BEFORE, 4), 0.0)
 
@@ -59,7 +59,7 @@ def test_a_failover_took_from_the_first_suspicion_until_its_commit() -> None:
     scene.suspect("a-1", 1.01)  # probed again
     scene.propose(AFTER, 1.02)
     scene.failover_log.step(CasSettled(AFTER, 5, committed=True), 1.034)
-    assert scene.told == [("a", FailoverRecord(2, 34, "a-1: its connection broke"))]
+    assert scene.reported == [("a", FailoverRecord(2, 34, "a-1: its connection broke"))]
 
 
 def test_it_is_told_once_also_where_the_watch_was_faster_than_the_answer() -> None:
@@ -70,7 +70,7 @@ def test_it_is_told_once_also_where_the_watch_was_faster_than_the_answer() -> No
     scene.failover_log.step(TopologyLearnt(AFTER, 5), 1.03)
     scene.failover_log.step(CasSettled(AFTER, 5, committed=True), 1.04)
     scene.failover_log.step(TopologyLearnt(AFTER, 5), 1.05)
-    assert [name for name, _ in scene.told] == ["a"]
+    assert [name for name, _ in scene.reported] == ["a"]
 
 
 def test_a_revocation_that_came_first_does_not_stop_the_clock() -> None:
@@ -82,7 +82,7 @@ def test_a_revocation_that_came_first_does_not_stop_the_clock() -> None:
     moved = replace(AFTER, generation=6)
     scene.propose(moved, 1.2)
     scene.failover_log.step(CasSettled(moved, 6, committed=True), 1.25)
-    assert scene.told == [("a", FailoverRecord(2, 250, "a-1: its connection broke"))]
+    assert scene.reported == [("a", FailoverRecord(2, 250, "a-1: its connection broke"))]
 
 
 def test_a_set_that_went_back_with_another_names_whose_end_it_was() -> None:
@@ -91,7 +91,7 @@ def test_a_set_that_went_back_with_another_names_whose_end_it_was() -> None:
     both = replace(AFTER, sets=(AFTER.sets[0], ReplicaSet("b", 2, "b-1", (), (), ((1, 3),))))
     scene.propose(both, 1.1)
     scene.failover_log.step(CasSettled(both, 5, committed=True), 1.2)
-    assert dict(scene.told)["b"] == FailoverRecord(2, 200, "a-1: its connection broke")
+    assert dict(scene.reported)["b"] == FailoverRecord(2, 200, "a-1: its connection broke")
 
 
 def test_what_another_manager_committed_or_a_primary_handed_over_is_not_told() -> None:
@@ -101,7 +101,7 @@ def test_what_another_manager_committed_or_a_primary_handed_over_is_not_told() -
     scene.failover_log.step(CasSettled(AFTER, 5, committed=False), 1.2)
     handed = Topology(6, (ReplicaSet("a", 3, "a-1", ("a-2",)), ReplicaSet("b", 1, "b-1")))
     scene.failover_log.step(TopologyLearnt(handed, 6), 2.0)
-    assert scene.told == []
+    assert scene.reported == []
 
 
 def test_who_is_cleared_is_suspected_anew_the_next_time() -> None:
@@ -112,4 +112,4 @@ def test_who_is_cleared_is_suspected_anew_the_next_time() -> None:
     scene.suspect("a-1", 5.0, "silent for 0.200 s")
     scene.propose(AFTER, 5.1)
     scene.failover_log.step(CasSettled(AFTER, 5, committed=True), 5.2)
-    assert scene.told == [("a", FailoverRecord(2, 200, "a-1: silent for 0.200 s"))]
+    assert scene.reported == [("a", FailoverRecord(2, 200, "a-1: silent for 0.200 s"))]

@@ -217,7 +217,7 @@ def manager(*lost):
     return rig
 
 
-def told(rig, name, epoch, version):
+def reports(rig, name, epoch, version):
     rig.get(name, ProbeAnswer(0, Health.HEALTHY, 5, (RoleReport("q", SAVED, epoch, version, False),)))
 
 
@@ -234,9 +234,9 @@ def test_a_manager_takes_the_newest_checkpoint_that_anybody_has_and_says_what_is
     assert {
         effect.target for effect in rig.all if isinstance(effect, Send) and isinstance(effect.message, Probe)
     } >= {"q-8", "q-9"}
-    told(rig, "q-8", 1, 90)
+    reports(rig, "q-8", 1, 90)
     assert restart(rig) is None, "q-9 has not answered"
-    told(rig, "q-9", 2, 40)
+    reports(rig, "q-9", 2, 40)
     result = restart(rig)
     assert (result.primary, result.epoch, result.end_of(2), result.lost) == ("q-9", 3, 40, False), (
         "a later epoch is newer"
@@ -246,7 +246,7 @@ def test_a_manager_takes_the_newest_checkpoint_that_anybody_has_and_says_what_is
 
 def test_who_tells_nothing_is_not_waited_for_for_ever():
     rig = manager(LOST_SET)
-    told(rig, "q-8", 2, 33)
+    reports(rig, "q-8", 2, 33)
     assert restart(rig) is None
     rig.after(limits.checkpoint_wait_s + 1.0)
     assert (restart(rig).primary, restart(rig).end_of(2)) == ("q-8", 33)
@@ -254,6 +254,6 @@ def test_who_tells_nothing_is_not_waited_for_for_ever():
 
 def test_without_any_checkpoint_it_begins_anew():
     rig = manager(LOST_SET)
-    told(rig, "q-8", 0, -1)
-    told(rig, "q-9", 0, -1)
+    reports(rig, "q-8", 0, -1)
+    reports(rig, "q-9", 0, -1)
     assert (restart(rig).primary, restart(rig).end_of(2)) == ("q-8", 0)

@@ -113,8 +113,8 @@ def test_a_slots_new_owner_is_told_what_is_left_and_hands_that_on():
     assert [token.meta.budget_s for token in answer.tokens] == [pytest.approx(0.6)]
     rig = active_of(fan, "s", "s-2", topo(2, table("s", ("s-2", 2)), *roles, revoked=("s-1",)))
     rig.get("r-1", SlotAnswer("s", 0, 2, (), ("r", 1)))
-    told = replace(answer, tokens=tuple(replace(token, route=("q", "r")) for token in answer.tokens))
-    assert budgets(rig.get("q-1", told)) == [pytest.approx(0.6), pytest.approx(0.6)]
+    routed = replace(answer, tokens=tuple(replace(token, route=("q", "r")) for token in answer.tokens))
+    assert budgets(rig.get("q-1", routed)) == [pytest.approx(0.6), pytest.approx(0.6)]
 
 
 def test_a_complete_request_leaves_nothing_behind():

@@ -113,15 +113,15 @@ def test_who_was_announced_to_run_alone_is_called_off_before_the_set_is_handed_o
     rig.step(Drain())
     rig.get("q-2", RecordAck("q", 1, rig.machine.version, rig.machine.version))
     assert not of(rig.all, Propose), "what was said is not settled"
-    told = {}
+    serials = {}
     for _ in range(3):
-        for word in [
+        for attempt in [
             item
             for item in of_to(rig.all, "p-1")
-            if isinstance(item, Attempt) and told.get(item.request, -1) < item.serial
+            if isinstance(item, Attempt) and serials.get(item.request, -1) < item.serial
         ]:
-            told[word.request] = word.serial
-            for answer in of_to(upstream.get("q-1", word), "q-1"):
+            serials[attempt.request] = attempt.serial
+            for answer in of_to(upstream.get("q-1", attempt), "q-1"):
                 if isinstance(answer, AttemptAck):
                     rig.get("p-1", answer)
     handed = of([*rig.all, *rig.after(limits.attempt_wait_s)], Propose)[-1]

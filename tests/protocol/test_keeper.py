@@ -13,7 +13,7 @@ from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, RecoverySpec, Suspects, WhenUnprotected
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
-    KEPT,
+    HOLDS,
     AskCopy,
     Attempt,
     AttemptAck,
@@ -40,7 +40,7 @@ from hams_protocol.stateful.machine import StatefulMachine
 DATA = graph(op("p", FRONTEND, to=("q",)), op("q", "p", stateful=True))
 P_SLOT = table("p", ("p-1", 1))
 ALONE = rset("q", "q-2", epoch=2, ends=((1, 0),))
-KEPT_BY_P = replace(ALONE, keepers=("p-1",))
+HELD_BY_P = replace(ALONE, keepers=("p-1",))
 
 
 def member(name, keeps=True, host="", of=None):
@@ -328,7 +328,7 @@ def test_a_keeper_applies_records_and_answers_managers_once_it_is_named(keeper):
     assert of(keeper.all, FreezeAnswer)[-1].applied is None
     keeper.learn(topo(4, replace(ALONE, keepers=(name_of(keeper),))))
     keeper.get("m-1", Probe(7))
-    assert RoleReport("q", KEPT, 2, 1, False) in of(keeper.all, ProbeAnswer)[-1].roles
+    assert RoleReport("q", HOLDS, 2, 1, False) in of(keeper.all, ProbeAnswer)[-1].roles
     keeper.get("m-1", Freeze(2, 4, "q", 2))
     assert of(keeper.all, FreezeAnswer)[-1].applied == 1
 
@@ -413,7 +413,7 @@ def test_a_keeper_holds_no_more_than_its_bound(keeper, monkeypatch):
 def test_a_keeper_that_is_to_end_asks_to_be_let_go_and_ends_then():
     rig = active_of(DATA, "p", "p-1", topo(3, ALONE))
     rig.get("q-2", copy_of())
-    rig.learn(topo(4, KEPT_BY_P))
+    rig.learn(topo(4, HELD_BY_P))
     effects = rig.step(Drain())
     assert of(effects, Leave, to="q-2")
     assert not of(rig.all, Stop)
@@ -563,7 +563,7 @@ def test_a_fresh_primary_without_its_state_yet_holds_up_no_recovery_and_keeps_th
 def manager(*members):
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged((member("F-1"), member("p-1"), Member("m-1", "manager", ""), *members)))
-    return failed(rig, KEPT_BY_P)
+    return failed(rig, HELD_BY_P)
 
 
 def failed(rig, result):
@@ -579,7 +579,7 @@ def failed(rig, result):
 def answered(rig):
     """The keeper has answered a probe, and the Freeze that follows once the primary is revoked."""
     nonce = of(rig.all, Probe, to="p-1")[-1].nonce
-    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
+    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", HOLDS, 2, 7, False),)))
     proposals = [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked]
     if not proposals:
         return None
@@ -598,14 +598,14 @@ def test_a_joiner_goes_before_an_instance_that_knows_nothing():
     rig = Rig(ManagerMachine(DATA, "m-1"))
     others = (member("q-3"), member("q-4"))
     rig.step(MembersChanged((member("F-1"), member("p-1"), Member("m-1", "manager", ""), *others)))
-    failed(rig, replace(KEPT_BY_P, joining=("q-4",)))
+    failed(rig, replace(HELD_BY_P, joining=("q-4",)))
     assert answered(rig).primary == "q-4"
 
 
 def test_without_a_fresh_instance_the_primary_stays_and_the_state_is_not_lost():
     rig = manager()
     assert answered(rig) is None
-    rig.after(limits.kept_wait_s)
+    rig.after(limits.former_wait_s)
     assert not of(rig.all, NoteLost)
 
 
@@ -617,10 +617,10 @@ def test_a_primary_whose_proxy_lives_is_not_revoked_for_its_keepers_sake():
     rig = Rig(ManagerMachine(DATA, "m-1"))
     everybody = (*EVERYBODY, member("q-3"))
     rig.step(MembersChanged(everybody))
-    rig.learn(topo(4, KEPT_BY_P))
+    rig.learn(topo(4, HELD_BY_P))
     rig.get("q-2", Suspect("q-2", "its model died"))
     nonce = of(rig.all, Probe, to="p-1")[-1].nonce
-    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
+    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", HOLDS, 2, 7, False),)))
     rig.after(0.1)
     assert not [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked]
 
@@ -633,7 +633,7 @@ def revokes(rig):
 def test_a_keeper_is_not_revoked_before_the_primary_has_said_that_it_has_the_state():
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged((*EVERYBODY, member("p-2"))))
-    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.learn(topo(4, HELD_BY_P, P_SLOT, revoked=("q-1",)))
     rig.step(PeerDown("p-1", refused=True))
     rig.after(0.1)
     nonce = of(rig.all, Probe, to="q-2")[-1].nonce
@@ -647,7 +647,7 @@ def test_a_keeper_is_not_revoked_before_the_primary_has_said_that_it_has_the_sta
 def test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go():
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged((*EVERYBODY, member("p-2"))))
-    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.learn(topo(4, HELD_BY_P, P_SLOT, revoked=("q-1",)))
     rig.get("F-1", Suspect("p-1", "silent"))
     nonce = of(rig.all, Probe, to="q-2")[-1].nonce
     leads = RoleReport("q", "primary", 2, 0, True)
@@ -666,7 +666,7 @@ def test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go():
 def test_a_keeper_is_not_revoked_on_the_word_of_a_primary_that_is_gone_since():
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged((*EVERYBODY, member("p-2"))))
-    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.learn(topo(4, HELD_BY_P, P_SLOT, revoked=("q-1",)))
     rig.get("F-1", Suspect("p-1", "silent"))
     nonce = of(rig.all, Probe, to="q-2")[-1].nonce
     rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", "primary", 2, 0, True),)))
@@ -674,7 +674,7 @@ def test_a_keeper_is_not_revoked_on_the_word_of_a_primary_that_is_gone_since():
     rig.after(limits.silence_max_s)
     assert not revokes(rig)
     nonce = of(rig.all, Probe, to="p-1")[-1].nonce
-    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
+    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", HOLDS, 2, 7, False),)))
     assert not revokes(rig), "it answers, and has the state"
 
 
@@ -682,7 +682,7 @@ def keeper_of_a_lost_state(refused):
     """Its primary is revoked and nobody holds the state but the keeper, which fails its probe."""
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged((member("F-1"), member("p-2"), Member("m-1", "manager", ""))))
-    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1", "q-2")))
+    rig.learn(topo(4, HELD_BY_P, P_SLOT, revoked=("q-1", "q-2")))
     rig.step(PeerDown("p-1", refused=refused))
     for _ in range(4):
         rig.after(0.3)
@@ -711,7 +711,7 @@ def goes_back():
     durable dependencies."""
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged(EVERYBODY))
-    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.learn(topo(4, HELD_BY_P, P_SLOT, revoked=("q-1",)))
     rig.get("q-2", Suspect("q-2", "its model died"))
     nonce = of(rig.all, Probe, to="q-2")[-1].nonce
     leads = RoleReport("q", "primary", 2, 8, False)
@@ -722,7 +722,7 @@ def goes_back():
     return rig
 
 
-def kept_after(rig, applied):
+def holders_after(rig, applied):
     """Whom the committed rollback names as keepers, once the keeper has said how far it is."""
     question = of(rig.all, Freeze, to="p-1")[-1]
     rig.get("p-1", FreezeAnswer(question.attempt, 4, "q", 2, applied))
@@ -734,13 +734,13 @@ def kept_after(rig, applied):
 def test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end():
     rig = goes_back()
     assert not of(rig.all, Propose), "the keeper is frozen first"
-    assert kept_after(rig, 7) == ("p-1",)
-    assert kept_after(goes_back(), 6) == ("p-1",)
+    assert holders_after(rig, 7) == ("p-1",)
+    assert holders_after(goes_back(), 6) == ("p-1",)
 
 
 def test_a_keeper_that_lacks_the_end_or_is_gone_does_not_stay_where_a_primary_goes_back():
-    assert kept_after(goes_back(), 5) == ()
-    assert kept_after(goes_back(), None) == ()
+    assert holders_after(goes_back(), 5) == ()
+    assert holders_after(goes_back(), None) == ()
     rig = goes_back()
     rig.step(PeerDown("p-1", refused=True))
     assert of(rig.all, Propose)[-1].topology.find("q").keepers == ()

@@ -10,11 +10,11 @@ import test_differences as differences
 import test_failover as failover
 import test_findings as findings
 import test_followers as followers
+import test_former as former
 import test_gateway as gateway
 import test_handoff as handoff
 import test_joins as joins
 import test_keeper as keeper
-import test_kept as kept
 import test_machine as machine
 import test_modes as modes
 import test_outbox as outbox
@@ -124,10 +124,10 @@ KILLERS: dict[str, Callable[[], None]] = {
         recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit
     ),
     "joins-keep-orphan": vertex.test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted,
-    "kept-never-asked": kept.test_kept_states_are_asked_only_where_no_in_sync_member_answers,
-    "kept-pending": kept.test_a_former_primary_reports_its_newest_record_with_only_durable_deps,
+    "kept-never-asked": former.test_kept_states_are_asked_only_where_no_in_sync_member_answers,
+    "kept-pending": former.test_a_former_primary_reports_its_newest_record_with_only_durable_deps,
     "kept-without-consumed": (
-        kept.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed
+        former.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed
     ),
     "lanes-share-fan": joins.test_a_fan_out_operator_runs_once_for_each_of_its_lanes,
     "leave-ack-set-before-shrink": (

@@ -24,10 +24,10 @@ def counts(effects):
 def heard(rig, effects):
     """The owners upstream acknowledge what was said."""
     said = [item for item in effects if isinstance(item, Send) and isinstance(item.message, Attempt)]
-    for word in said:
-        message = word.message
+    for attempt in said:
+        message = attempt.message
         effects = rig.get(
-            word.target, AttemptAck(message.source, message.request, message.lane, message.serial)
+            attempt.target, AttemptAck(message.source, message.request, message.lane, message.serial)
         )
     return effects
 
@@ -119,7 +119,7 @@ def test_a_set_that_goes_back_while_a_suspect_runs_alone_counts_no_death():
     assert counts(rig.after(0.01)) == [], "its upstream takes the announcement back by itself"
     again = rig.token("p-1", value("p", R0, "p:0"), attempts=1)
     assert counts(again) == [(0, 2)]
-    assert [word.alone_in for word in of(again, Attempt)] == [2]
+    assert [attempt.alone_in for attempt in of(again, Attempt)] == [2]
 
 
 def test_after_max_attempts_the_request_gets_a_typed_error_and_others_are_served():

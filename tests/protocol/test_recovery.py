@@ -11,7 +11,7 @@ from hams_protocol.effects import NoteLost, Propose, Send
 from hams_protocol.events import CasSettled, CasUnknown, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND, Checkpoint, Graph, WhenLost
 from hams_protocol.messages import (
-    KEPT,
+    HOLDS,
     Fence,
     FenceAnswer,
     Freeze,
@@ -329,7 +329,7 @@ def test_a_state_without_any_replica_is_lost_and_it_is_said():
     rig = orphaned(rset("p", "p-1"), Q, S)
     assert not of(rig.all, NoteLost), "the revoked one may come back with it"
     rig.step(CasSettled(proposed(rig.all), 2, committed=True))  # meanwhile other roles are given
-    rig.after(limits.kept_wait_s)
+    rig.after(limits.former_wait_s)
     assert of(rig.all, NoteLost)
     assert proposed(rig.all).find("p").lost
 
@@ -372,7 +372,7 @@ def test_an_end_goes_once_every_instance_knows_a_topology_that_had_it_and_the_ne
     rig = manager(rset("p", "p-1", epoch=9, ends=LONG), rset("q", "q-1"), S, **EVERYBODY)
     assert proposed(rig.all).find("p").ends == LONG, "of the first proposal nobody has heard"
     others = [name.replace("_", "-") for name in EVERYBODY]
-    for generation, listed in ((0, LONG), (1, LONG[-limits.ends_kept :])):
+    for generation, listed in ((0, LONG), (1, LONG[-limits.ends_retained_max :])):
         for peer in others:
             rig.get(peer, Heartbeat(generation if peer == "s-2" else 9))
         known = rig.machine.knowledge.topology
@@ -381,8 +381,8 @@ def test_an_end_goes_once_every_instance_knows_a_topology_that_had_it_and_the_ne
 
 
 def test_an_end_stays_while_a_keeper_that_lost_its_lease_has_not_heard_of_it():
-    kept = replace(rset("q", "q-1"), keepers=("s-9",))
-    rig = manager(rset("p", "p-1", epoch=9, ends=LONG), kept, S, **EVERYBODY)
+    held = replace(rset("q", "q-1"), keepers=("s-9",))
+    rig = manager(rset("p", "p-1", epoch=9, ends=LONG), held, S, **EVERYBODY)
     for _ in range(2):
         for peer in EVERYBODY:
             rig.get(peer.replace("_", "-"), Heartbeat(9))
@@ -393,12 +393,12 @@ def test_an_end_stays_while_a_keeper_that_lost_its_lease_has_not_heard_of_it():
 
 def test_the_end_before_a_loss_stays_for_it_tells_what_was_lost():
     heard = topo(1, rset("p", "p-1", epoch=9, ends=LONG))
-    kept = (
+    held = (
         assign.forget_ends(topo(2, replace(rset("p", "p-1", epoch=9, ends=LONG), restarted_in=3)), heard)
         .find("p")
         .ends
     )
-    assert kept == (LONG[1], *LONG[-limits.ends_kept :])
+    assert held == (LONG[1], *LONG[-limits.ends_retained_max :])
 
 
 # -- lost shards ---------------------------------------------------------------------------------------------
@@ -536,9 +536,9 @@ def test_a_state_that_begins_again_takes_no_keeper_of_another_lost_state_with_it
     data = Graph(graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True)).data)
     rig = Rig(ManagerMachine(data, "m-1", False))
     rig.members(m_1="manager", F_1="F", q_9="q", p_9="p")
-    kept = replace(rset("p", "p-1"), lost=True, keepers=("q-1",))
+    held = replace(rset("p", "p-1"), lost=True, keepers=("q-1",))
     decided = replace(rset("q", "q-1"), lost=True, may_restart=True)
-    rig.learn(topo(1, kept, decided, rset("F/0", "F-1"), revoked=("p-1",)))
+    rig.learn(topo(1, held, decided, rset("F/0", "F-1"), revoked=("p-1",)))
     rig.after(1.0)
     assert not any("q-1" in item.topology.revoked for item in of(rig.all, Propose)), "it may only hang"
     effects = rig.step(PeerDown("q-1", refused=True))
@@ -595,7 +595,7 @@ def test_nothing_is_remembered_of_instances_that_are_gone():
     rig = manager(P, Q, S)
     for number in range(100):
         rig.members(m_1="manager", **EVERYBODY, **{f"s_{number + 10}": "s"})
-        report = RoleReport("p", KEPT, 1, number, True)
+        report = RoleReport("p", HOLDS, 1, number, True)
         rig.get(f"s-{number + 10}", ProbeAnswer(0, Health.HEALTHY, 1, (report,)))
         rig.step(PeerDown(f"s-{number + 10}", refused=True))
     rig.members(m_1="manager", **EVERYBODY)

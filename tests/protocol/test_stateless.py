@@ -237,8 +237,8 @@ def test_who_has_handed_a_slot_over_tells_what_it_had_received_until_the_request
     rig.done(updated=False)
     rig.token("b-1", value("b", R1, "b-1:2"))
     rig.learn(topo(2, table("b", ("b-1", 1)), table("c", ("c-2", 2)), REST[1]))
-    told = of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
-    assert sorted(token.value_id for token in told) == ["b-1:1", "b-1:2"]
+    tokens = of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
+    assert sorted(token.value_id for token in tokens) == ["b-1:1", "b-1:2"]
     rig.get("F-1", Completion(((0, 1, ()),)))
     assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == [
         "b-1:2"

@@ -50,8 +50,8 @@ from hams_protocol.succession.events import (
     Said,
     StepAnswered,
     Swap,
-    TableNotTold,
-    TableTold,
+    TableMissed,
+    TableReceived,
     Wake,
 )
 from hams_protocol.succession.passing import Attempt, Next, after
@@ -403,26 +403,26 @@ def test_a_successor_is_given_up_once() -> None:
 def test_a_later_frontend_takes_a_whole_table_if_anybody_has_one() -> None:
     machine = ReplySearch(0.0)
     assert machine.step(FrontendsSeen(("f1", "f2")), 0.0) == [AskTable("f1")]
-    assert machine.step(TableTold("f1", False), 0.0) == [AskTable("f2")]
-    assert machine.step(TableTold("f2", True), 0.0) == [UseTable("f2")]
+    assert machine.step(TableReceived("f1", False), 0.0) == [AskTable("f2")]
+    assert machine.step(TableReceived("f2", True), 0.0) == [UseTable("f2")]
     assert machine.is_over
 
 
 def test_a_table_that_is_not_whole_is_taken_only_if_nobody_else_may_have_another() -> None:
     machine = ReplySearch(0.0)
     machine.step(FrontendsSeen(("f1", "f2")), 0.0)
-    machine.step(TableTold("f1", False), 0.0)
-    assert machine.step(TableNotTold("f2"), 0.0) == []
+    machine.step(TableReceived("f1", False), 0.0)
+    assert machine.step(TableMissed("f2"), 0.0) == []
     assert machine.step(Wake(), machine.deadline()) == [AskTable("f1")]
-    machine.step(TableTold("f1", False), 1.0)
-    assert machine.step(TableTold("f2", False), 1.0) == [UseTable("f1")]
+    machine.step(TableReceived("f1", False), 1.0)
+    assert machine.step(TableReceived("f2", False), 1.0) == [UseTable("f1")]
 
 
 def test_if_nobody_is_registered_for_a_while_the_replies_are_lost() -> None:
     machine = ReplySearch(0.0)
     assert machine.step(FrontendsSeen(()), 1.0) == []
     machine.step(FrontendsSeen(("f1",)), 1.5)
-    machine.step(TableNotTold("f1"), 1.5)
+    machine.step(TableMissed("f1"), 1.5)
     assert machine.step(FrontendsSeen(()), 1.9) == []
     assert machine.deadline() == 1.9 + sought_s
     assert machine.step(Wake(), 1.9 + sought_s) == [UseTable("")]
@@ -464,7 +464,7 @@ def test_a_table_that_is_whole_stays_so() -> None:
 
 @pytest.mark.parametrize("hashes_max", [1, 2, 100])
 def test_every_expired_key_is_told(monkeypatch: pytest.MonkeyPatch, hashes_max: int) -> None:
-    monkeypatch.setattr(replies, "hashes_told_max", hashes_max)
+    monkeypatch.setattr(replies, "hashes_per_page_max", hashes_max)
     old = table()
     old.add(Page(entries("a", "b", "c"), tuple([key_hash(f"e{number}") for number in range(3)]), False, True))
     for _ in range(2):

@@ -55,7 +55,7 @@ def test_slots_spread_requests_and_stay_the_same_in_every_process():
 
 
 def test_a_revoked_id_that_is_still_named_is_never_forgotten(monkeypatch):
-    monkeypatch.setattr("hams_protocol.limits.revoked_kept_max", 2)
+    monkeypatch.setattr("hams_protocol.limits.revoked_listed_max", 2)
     names = assign.revoke(topo(1, rset("p", "p-1"), revoked=("p-1", "old-1")), ["old-2"])
     assert "p-1" in names.revoked
     assert "old-2" in names.revoked

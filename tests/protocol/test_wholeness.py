@@ -61,7 +61,7 @@ def lacks(topology: Topology, serving: InstancesSeen = ALL, text: str = TEXT) ->
     return wholeness(load_text(text), topology, serving)
 
 
-def told(topology: Topology, serving: InstancesSeen = ALL, text: str = TEXT) -> list[str]:
+def messages(topology: Topology, serving: InstancesSeen = ALL, text: str = TEXT) -> list[str]:
     return [lack.message for lack in lacks(topology, serving, text)]
 
 
@@ -83,7 +83,7 @@ def test_a_graph_that_has_just_begun_lacks_every_role() -> None:
 
 
 def test_a_primary_that_does_not_serve_keeps_the_graph_from_answering() -> None:
-    assert told(WHOLE, seen("c1")) == [
+    assert messages(WHOLE, seen("c1")) == [
         "c1, primary of count, does not serve it",
         "c1 does not serve its role",
     ]
@@ -97,17 +97,17 @@ def test_a_backup_that_is_silent_costs_redundancy_alone() -> None:
 
 
 def test_a_slot_that_is_not_served_is_told_of_both_conditions() -> None:
-    assert told(WHOLE, seen("p2")) == ["slot 1 of pass is not served", "a slot of pass is not served"]
+    assert messages(WHOLE, seen("p2")) == ["slot 1 of pass is not served", "a slot of pass is not served"]
 
 
 def test_a_slot_without_an_owner_is_not_served() -> None:
     without = WHOLE.with_table(SlotTable("pass", (Slot(1, "p1"), Slot())))
-    assert told(without)[0] == "slot 1 of pass is not served"
+    assert messages(without)[0] == "slot 1 of pass is not served"
 
 
 def test_two_slots_of_one_instance_would_fall_together() -> None:
     together = WHOLE.with_table(SlotTable("pass", (Slot(1, "p1"), Slot(1, "p1"))))
-    assert told(together) == ["an instance of pass has more than one slot"]
+    assert messages(together) == ["an instance of pass has more than one slot"]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_of_a_graph_without_a_request_nothing_can_be_lost(name: str) -> None:
     ],
 )
 def test_who_keeps_what_lacks_copies_is_said(replica_set: ReplicaSet, message: str) -> None:
-    assert told(WHOLE.with_set(replica_set)) == [message]
+    assert messages(WHOLE.with_set(replica_set)) == [message]
 
 
 def test_standbys_count_only_while_they_are_warm() -> None:
-    assert told(WHOLE, seen(warm=0)) == ["pass has 0 of 1 standbys warm"]
+    assert messages(WHOLE, seen(warm=0)) == ["pass has 0 of 1 standbys warm"]
 
 
 def test_without_etcd_nothing_can_be_moved_though_all_serve() -> None:
@@ -163,7 +163,7 @@ def test_what_a_graph_does_not_ask_for_is_told_last() -> None:
 def test_without_replicas_by_its_own_wish_a_graph_lacks_no_copies() -> None:
     bare = TEXT.replace("spec:\n", "spec:\n  mode: None\n")
     topology = replace(WHOLE, sets=(ReplicaSet("count", 1, "c1"), ReplicaSet(SHARD, 1, "f1")))
-    assert told(topology, seen(warm=0), bare) == ["mode None keeps no replicas"]
+    assert messages(topology, seen(warm=0), bare) == ["mode None keeps no replicas"]
 
 
 def test_copies_are_wanted_of_states_and_shards() -> None:

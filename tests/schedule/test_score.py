@@ -55,8 +55,8 @@ def test_alpha_and_beta_give_the_score_until_the_next_milestone(
     until = score.milestone(due, now)
     later = now + 0.999 * min(until - now, 1.0)
     for instant in (now, later):
-        told = alpha * math.exp(score.rate * (instant - reference)) + beta
-        assert told == pytest.approx(score.at(due - instant), rel=1e-6, abs=1e-9)
+        total = alpha * math.exp(score.rate * (instant - reference)) + beta
+        assert total == pytest.approx(score.at(due - instant), rel=1e-6, abs=1e-9)
 
 
 def test_a_rebase_changes_nothing_and_a_reference_too_old_is_refused() -> None:

@@ -48,10 +48,10 @@ async def test_a_checkpoint_is_read_beside_the_loop_into_memory_given_out_on_it(
     )
     arena = Watched()
     second = writer(tmp_path, arena)
-    told = []
-    second.read(told.append)
+    copies = []
+    second.read(copies.append)
     await second.close()
-    (copy,) = told
+    (copy,) = copies
     assert (copy.epoch, copy.version, bytes(copy.state.buffer.view)) == (3, 7, b"state")
     assert verified
     assert threading.main_thread() not in verified

@@ -11,7 +11,7 @@ def test_a_pid_file_that_cannot_be_written_is_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nowhere = tmp_path / "none" / "pid"
-    told = [
+    arguments = [
         "--graph",
         "g",
         "--instance",
@@ -25,7 +25,7 @@ def test_a_pid_file_that_cannot_be_written_is_one_line(
         "--arena",
         "a",
     ]
-    assert main([*told, "--pid-file", str(nowhere)]) == 1
+    assert main([*arguments, "--pid-file", str(nowhere)]) == 1
     (record,) = [item for item in caplog.records if item.name == "hams.process"]
     assert str(nowhere) in record.getMessage()
     assert record.exc_info is None

@@ -85,7 +85,7 @@ def test_a_request_arrives_as_it_left() -> None:
     ids=lambda outcome: type(outcome).__name__,
 )
 def test_an_outcome_arrives_as_it_left(outcome: InferenceOutcome) -> None:
-    said, parts = talk.told(outcome)
+    said, parts = talk.passed_outcome(outcome)
     answer = talk.answer(talk.encode(said))
     assert isinstance(answer, talk.PassedOutcome)
     assert talk.outcome_in(answer, joined(parts)) == outcome
@@ -106,12 +106,14 @@ def test_tensors_that_are_not_all_there_end_the_visit() -> None:
 
 
 def page(*keys: str, nbytes: int = 4) -> replies.Page:
-    kept, parts = [], []
+    replies, parts = [], []
     for key in keys:
-        said, own = talk.told(Reply((Tensor("y", "INT32", (1,), key.encode().ljust(nbytes, b"_")),)))
-        kept.append(talk.PassedReply(key, f"digest of {key}", said))
+        said, own = talk.passed_outcome(
+            Reply((Tensor("y", "INT32", (1,), key.encode().ljust(nbytes, b"_")),))
+        )
+        replies.append(talk.PassedReply(key, f"digest of {key}", said))
         parts += own
-    return page_in(talk.PassedReplies(tuple(kept), (key_hash("long ago"),), False), joined(parts))
+    return page_in(talk.PassedReplies(tuple(replies), (key_hash("long ago"),), False), joined(parts))
 
 
 def test_a_key_of_before_has_its_answer_and_no_other() -> None:
@@ -364,7 +366,7 @@ class Shape:
 
     def expire(self, *keys: str) -> None:
         """Keys that its own log has answered and does not keep any more."""
-        logs = self.machine.kept_logs()
+        logs = self.machine.logs_to_keep()
         assert logs is not None
         for key in keys:
             logs.logs[0].state.expired.add(key)
@@ -402,7 +404,7 @@ async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setattr(Takeover, "_visit", visit)
     monkeypatch.setattr(Takeover, "_take", take)
     successor = Takeover(cast(Coordination, None), "new", "F", "process", Follows("old", ()), None)
-    return await successor.kept_replies(shape.graph.data.frontend)
+    return await successor.predecessor_replies(shape.graph.data.frontend)
 
 
 async def test_a_table_that_was_not_whole_is_not_whole_two_changes_later(
@@ -428,7 +430,7 @@ async def test_a_table_that_was_whole_is_whole_two_changes_later(monkeypatch: py
 async def test_no_expired_key_is_executed_again_two_changes_later(
     monkeypatch: pytest.MonkeyPatch, hashes_max: int
 ) -> None:
-    monkeypatch.setattr(core_replies, "hashes_told_max", hashes_max)
+    monkeypatch.setattr(core_replies, "hashes_per_page_max", hashes_max)
     shape = Shape(None)
     shape.expire("e1", "e2", "e3")
     known = ["e1", "e2", "e3"]
@@ -444,7 +446,7 @@ async def test_no_expired_key_is_executed_again_two_changes_later(
 async def test_what_is_pushed_out_on_the_way_is_known_to_be_gone_two_changes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replies.limits, "replies_told_max", 2)
+    monkeypatch.setattr(replies.limits, "replies_per_page_max", 2)
     table = table_for(FrontendSpec(shards=1, replies_kept=3))
     table.add(page("a", "b", "c"))
     table.add(page("d"))

@@ -148,19 +148,19 @@ async def test_a_stop_is_the_last_effect_that_is_performed() -> None:
 
 async def test_a_proposal_made_on_the_answer_to_another_is_made_too() -> None:
     store = MemoryStore()
-    told = asyncio.Event()
+    outcome = asyncio.Event()
     one, two = Topology(generation=1), Topology(generation=2)
 
     def answers(event: Event) -> list[Effect]:
         if isinstance(event, CasSettled) and event.topology == one:
             return [Propose(event.revision, two)]
         if isinstance(event, CasSettled):
-            told.set()
+            outcome.set()
         return [Propose(0, one)] if isinstance(event, Tick) else []
 
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
-    await told.wait()
+    await outcome.wait()
     read = store.read(records.topology_key("uid"))
     assert read is not None
     assert records.decode_topology(read.value) == two
@@ -256,31 +256,31 @@ async def test_a_proposal_that_somebody_else_was_faster_with_is_answered_by_what
     revision = await store.client().compare_and_swap(
         records.topology_key("uid"), 0, records.encode_topology(there)
     )
-    told: asyncio.Future[CasSettled] = asyncio.get_running_loop().create_future()
+    outcome: asyncio.Future[CasSettled] = asyncio.get_running_loop().create_future()
 
     def answers(event: Event) -> list[Effect]:
         if isinstance(event, CasSettled):
-            told.set_result(event)
+            outcome.set_result(event)
         return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
 
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
-    assert await told == CasSettled(there, revision, committed=False)
+    assert await outcome == CasSettled(there, revision, committed=False)
 
 
 async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_another_at_once() -> None:
     store = MemoryStore()
     await store.client().compare_and_swap(succession.key("uid", succession.ENDED), 0, succession.NOBODY)
-    told: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+    outcome: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
     def answers(event: Event) -> list[Effect]:
         if isinstance(event, CasSettled | CasUnknown):
-            told.set_result(event)
+            outcome.set_result(event)
         return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
 
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
-    assert await told == CasUnknown()
+    assert await outcome == CasUnknown()
     assert store.read(records.topology_key("uid")) is None
 
 
@@ -293,16 +293,16 @@ async def test_what_is_no_topology_in_etcd_ends_nobody_and_the_next_one_counts(
     key = records.topology_key("uid")
     writer = store.client()
     revision = await writer.compare_and_swap(key, 0, b'{"generation":"\xff')
-    told: asyncio.Queue[Event] = asyncio.Queue()
+    outcome: asyncio.Queue[Event] = asyncio.Queue()
 
     def answers(event: Event) -> list[Effect]:
         if isinstance(event, CasUnknown | TopologyLearnt):
-            told.put_nowait(event)
+            outcome.put_nowait(event)
         return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
 
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
-    assert await told.get() == CasUnknown()
+    assert await outcome.get() == CasUnknown()
     await writer.compare_and_swap(key, revision, b"[]")
     entries = await writer.get_prefix(records.prefix_of("uid"))
     shell._spawn(shell._watch(records.prefix_of("uid"), entries))
@@ -310,7 +310,7 @@ async def test_what_is_no_topology_in_etcd_ends_nobody_and_the_next_one_counts(
     revision = await writer.compare_and_swap(key, revision, b"{}}")
     mended = Topology(generation=7)
     revision = await writer.compare_and_swap(key, revision, records.encode_topology(mended))
-    assert await told.get() == TopologyLearnt(mended, revision)
+    assert await outcome.get() == TopologyLearnt(mended, revision)
     assert not shell.stopped.done()
     assert "etcd holds no topology" in caplog.text
 

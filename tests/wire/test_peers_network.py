@@ -56,7 +56,7 @@ class Peer:
     ) -> None:
         self.name = name
         self.messages: list[tuple[str, Message]] = []
-        self.told: list[tuple[str, str]] = []
+        self.reports: list[tuple[str, str]] = []
         self.network = PeerNetwork(
             name,
             graph,
@@ -92,7 +92,7 @@ class Peer:
         self._wake.set()
 
     def _tell(self, what: str, peer: str) -> None:
-        self.told.append((what, peer))
+        self.reports.append((what, peer))
         self._wake.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -169,7 +169,7 @@ async def test_messages_travel_both_ways(make: Make) -> None:
     assert await b.got() == [token(1, heap(4096))]
     assert await a.got() == [notice(1)]
     assert b.messages[0][0] == "a"
-    assert a.told == [("up", "b")]
+    assert a.reports == [("up", "b")]
 
 
 async def test_instances_on_one_machine_may_use_unix_sockets(make: Make, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_a_peer_that_is_not_at_its_address_any_more_is_said_to_be_gone(mak
     a.network.set_members({"b": gone, "c": c.network.address})
     await a.until_up("c")
     assert "c" not in a.refused
-    assert a.told == [("up", "c")]
+    assert a.reports == [("up", "c")]
 
 
 async def test_many_messages_of_one_step_arrive_in_their_lane_in_order(make: Make) -> None:
@@ -254,7 +254,7 @@ async def test_who_asks_is_answered_before_it_is_known_as_a_member(make: Make) -
     a.network.send("manager", Suspect("c", "silent"))
     assert await b.got() == [Suspect("c", "silent")]
     await b.network.close()
-    await a.until(lambda: a.told == [("up", "manager"), ("down", "manager")])
+    await a.until(lambda: a.reports == [("up", "manager"), ("down", "manager")])
     assert "manager" not in a.network._peers, "and it is forgotten when it goes"
 
 
@@ -302,10 +302,10 @@ async def test_a_broken_connection_is_reported_at_once_and_comes_back(make: Make
     sending = a.network._peers["b"].sending
     assert sending is not None
     sending.abort()
-    await a.until(lambda: a.told == [("up", "b"), ("down", "b"), ("up", "b")])
+    await a.until(lambda: a.reports == [("up", "b"), ("down", "b"), ("up", "b")])
     a.network.send("b", notice(1))
     assert await b.got() == [notice(1)]
-    assert b.told == [("up", "a")], "the other direction never broke"
+    assert b.reports == [("up", "a")], "the other direction never broke"
 
 
 async def test_an_instance_that_ends_is_down_for_everyone_and_what_was_sent_to_it_is_lost(make: Make) -> None:
@@ -313,7 +313,7 @@ async def test_an_instance_that_ends_is_down_for_everyone_and_what_was_sent_to_i
     introduce(a, b)
     await a.until_up("b")
     await b.network.close()
-    await a.until(lambda: ("down", "b") in a.told)
+    await a.until(lambda: ("down", "b") in a.reports)
     a.network.send("b", notice(1))
     assert a.network.stats.lost_unconnected == 1
     a.network.send("nobody", notice(1))
@@ -340,7 +340,7 @@ async def test_who_is_no_member_any_more_is_let_go_when_it_holds_no_connection_e
     a.network.set_members({})
     assert a.network.is_up("b"), "an expired lease is no reason not to answer"
     await b.network.close()
-    await a.until(lambda: ("down", "b") in a.told)
+    await a.until(lambda: ("down", "b") in a.reports)
     await a.until(lambda: a.network._peers == {})
 
 
@@ -354,7 +354,7 @@ async def test_a_message_cut_off_in_the_middle_is_never_delivered(make: Make) ->
     sending = a.network._peers["b"].sending
     assert sending is not None
     sending.abort()
-    await a.until(lambda: a.told.count(("up", "b")) == 2)
+    await a.until(lambda: a.reports.count(("up", "b")) == 2)
     a.network.send("b", notice(1))
     assert await b.got() == [notice(1)]
 
@@ -378,12 +378,12 @@ async def test_another_graph_another_instance_and_another_version_are_turned_awa
     a, other = await make("a"), await make("x", graph="other")
     other.network.set_members({"a": a.network.address})
     await a.until(lambda: a.network.stats.turned_away >= 1)
-    assert other.told == []
+    assert other.reports == []
     wrong = await make("y")
     wrong.network.set_members({"b": a.network.address})
     await a.until(lambda: a.network.stats.turned_away >= 3)
-    assert wrong.told == []
-    assert a.told == []
+    assert wrong.reports == []
+    assert a.reports == []
 
 
 @pytest.mark.parametrize(
@@ -739,8 +739,8 @@ async def test_a_stranger_gets_nothing_said_and_nothing_heard(
     friend.network.set_members({"a": a.network.address})
     await friend.until_up("a")
     await a.until_up("f")
-    assert {peer for _, peer in a.told} == {"f"}
-    assert other.told == []
+    assert {peer for _, peer in a.reports} == {"f"}
+    assert other.reports == []
     assert a.messages == other.messages == []
 
 
@@ -822,7 +822,7 @@ async def test_renewed_certificates_hold_for_the_next_connection(
     late.network.set_members({"a": a.network.address})
     c.network.set_members({"a": a.network.address})
     await c.until_up("a")
-    assert late.told == [], "the old authority counts no more"
+    assert late.reports == [], "the old authority counts no more"
 
 
 async def test_an_authority_is_replaced_while_every_step_reaches_the_instances_one_by_one(
@@ -841,12 +841,12 @@ async def test_an_authority_is_replaced_while_every_step_reaches_the_instances_o
         for name in ("a", "b"):
             certified.folder(tmp_path / name, *step)
             for one, other in ((a, b), (b, a)):
-                ups = one.told.count(("up", other.name))
+                ups = one.reports.count(("up", other.name))
                 sending = one.network._peers[other.name].sending
                 assert sending is not None
                 sending.abort()
                 await one.until(
-                    lambda one=one, other=other, ups=ups: one.told.count(("up", other.name)) > ups
+                    lambda one=one, other=other, ups=ups: one.reports.count(("up", other.name)) > ups
                 )  # type: ignore[misc]
 
 
@@ -855,13 +855,13 @@ def test_certificates_that_cannot_be_used_are_refused_at_start_and_kept_out_late
 ) -> None:
     with pytest.raises(BadCertificates, match=r"tls\.crt"):
         Certificates(tmp_path)
-    kept = held(tmp_path / "a", authority)
-    before = kept.client()
+    credentials = held(tmp_path / "a", authority)
+    before = credentials.client()
     (tmp_path / "a" / "tls.key").write_text("half")
-    assert kept.client() is before
+    assert credentials.client() is before
     assert "not used" in caplog.text
     certified.folder(tmp_path / "a", authority)
-    assert kept.client() is not before
+    assert credentials.client() is not before
 
 
 def test_without_an_identity_to_ask_for_nobody_is_talked_to(authority: Authority, tmp_path: Path) -> None:

@@ -186,8 +186,8 @@ def test_a_silent_peer_is_told_to_the_managers_once():
     beats(shell, host, 3)
     host.heard["b-1"] = host.time
     beats(shell, host, 10)
-    told = [(peer, message.suspect) for peer, message in host.sent if isinstance(message, Suspect)]
-    assert told == [("m-1", "b-1"), ("m-2", "b-1")]
+    suspected = [(peer, message.suspect) for peer, message in host.sent if isinstance(message, Suspect)]
+    assert suspected == [("m-1", "b-1"), ("m-2", "b-1")]
 
 
 def test_a_manager_tells_its_own_machine():

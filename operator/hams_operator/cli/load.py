@@ -102,7 +102,7 @@ async def with_progress(
         disable=not (shown and terminal.is_terminal),
     )
     with bar:
-        row = bar.add_task(what, total=count, told="")
+        row = bar.add_task(what, total=count, summary="")
 
         async def show() -> None:
             while True:
@@ -112,7 +112,7 @@ async def with_progress(
                 bar.update(
                     row,
                     completed=tally.ok + tally.failed.total(),
-                    told=f"{tally.ok}/{count}  p50 {p50:.1f} ms  p99 {p99:.1f} ms{failed}",
+                    summary=f"{tally.ok}/{count}  p50 {p50:.1f} ms  p99 {p99:.1f} ms{failed}",
                 )
                 await asyncio.sleep(0.1)
 

@@ -86,7 +86,7 @@ def _decided(seen: Observation, read: Graph, begun: dict[int, Graph], unborn: fr
     incarnation, why = current(begun, whole), ""
     if seen.etcd_away:
         why = f"another shape begins when etcd is there: {seen.etcd_away}"
-    elif decision.kept:
+    elif decision.inherited:
         incarnation = decision.follows
         record = seen.known(replace(seen.place, incarnation=incarnation)).succession
         why = refused(record, seen.generation)

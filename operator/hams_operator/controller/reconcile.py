@@ -220,9 +220,9 @@ class Reconciler:
         place = decision.place
         compiled = encode_spec(decision.graph)
         if not self._mirror.away:
-            if decision.kept:  # before it begins: its processes ask at their start
+            if decision.inherited:  # before it begins: its processes ask at their start
                 old_uid = replace(place, incarnation=decision.follows).graph_uid()
-                await self._mirror.ensure_follows(place.graph_uid(), Follows(old_uid, decision.kept))
+                await self._mirror.ensure_follows(place.graph_uid(), Follows(old_uid, decision.inherited))
             await self._mirror.ensure_spec(place.graph_uid(), compiled)
         try:
             probe_token = await self._identities.ensure(

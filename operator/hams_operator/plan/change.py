@@ -18,14 +18,14 @@ from hams_protocol.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is). `kept`: of a new
-    one, the operators that go on with the states of the incarnation `follows`."""
+    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is). `inherited`: of
+    a new one, the operators that go on with the states of the incarnation `follows`."""
 
     graph: Graph
     place: GraphRef
     refused: str = ""
     follows: int = 0
-    kept: tuple[str, ...] = ()
+    inherited: tuple[str, ...] = ()
 
 
 def decide(
@@ -77,7 +77,7 @@ def decide(
         )
     fresh = replace(place, incarnation=max(newest, used()) + 1)
     return Decision(
-        _at(asked, fresh), fresh, follows=old_place.incarnation, kept=kept_states(old.data, asked)
+        _at(asked, fresh), fresh, follows=old_place.incarnation, inherited=inherited_states(old.data, asked)
     )
 
 
@@ -92,7 +92,7 @@ def _states(graph: Graph) -> list[str]:
     return [op.name for op in graph.data.operators if op.stateful]
 
 
-def kept_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
+def inherited_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
     """Operators whose states another shape goes on with: those that keep one in both, under the same name. In
     bare-metal mode nobody has a copy."""
     if not (ModePolicy.of(old.mode).replicates and ModePolicy.of(new.mode).replicates):
@@ -103,8 +103,8 @@ def kept_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
 
 def lost_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
     """Operators whose states another shape does not go on with."""
-    kept = kept_states(old, new)
-    return tuple(op.name for op in old.operators if op.stateful and op.name not in kept)
+    inherited = inherited_states(old, new)
+    return tuple(op.name for op in old.operators if op.stateful and op.name not in inherited)
 
 
 def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class Changes(Timed):
         )
         followed = [item for item in self._roles.following() if item.in_sync]
         if not (self._roles.owners or followed) or not others:
-            if not waiting and self._roles.kept is None and not self._keeper.is_needed:
+            if not waiting and self._roles.former is None and not self._keeper.is_needed:
                 self._stop("drained")
             return
         for following in followed:

@@ -59,7 +59,7 @@ class ShardLog:
         return index >= self._first
 
     @property
-    def kept_entries(self) -> int:
+    def retained_entries(self) -> int:
         """Entries in memory beside the state."""
         return len(self._entries)
 
@@ -83,8 +83,8 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
     """The committed part of a log, compacted, as messages for a joiner."""
     state = log.state
     groups: list[tuple[LogEntry, ...]] = []
-    for kept in (*state.kept.values(), *state.unkeyed.values()):
-        groups.append((kept.admit(shard), kept.reply(shard), DoneEntry(RequestId(shard, kept.n))))
+    for stored in (*state.keyed.values(), *state.unkeyed.values()):
+        groups.append((stored.admit(shard), stored.reply(shard), DoneEntry(RequestId(shard, stored.n))))
     for item in state.open.values():
         groups.append((item.admit,) if item.reply is None else (item.admit, item.reply))
     parts: list[LogCopy] = []

@@ -32,8 +32,8 @@ from hams_protocol.events import (
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.changes import Changes
 from hams_protocol.frontend.context import FrontendContext
+from hams_protocol.frontend.former import FormerLogs
 from hams_protocol.frontend.gateway import Gateway, answer_message
-from hams_protocol.frontend.kept import KeptLogs
 from hams_protocol.frontend.questions import Questions
 from hams_protocol.frontend.roles import Misfit, ShardRoles
 from hams_protocol.frontend.sinks import SinkDesk
@@ -76,12 +76,12 @@ from hams_protocol.stateful.keeper import Keeper
 class FrontendMachine:
     """`step(event, now) -> effects` of one frontend instance.
 
-    `kept` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those
+    `former` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those
     logs answer a Freeze, and one may go on under this id, as long as the topology names the former one in
     that shard and epoch (protocol.md, section 6).
     """
 
-    def __init__(self, graph: Graph, instance: InstanceId, kept: KeptLogs | None = None) -> None:
+    def __init__(self, graph: Graph, instance: InstanceId, former: FormerLogs | None = None) -> None:
         self.graph = graph
         self.instance = instance
         self._ctx = FrontendContext(graph, instance)
@@ -89,7 +89,7 @@ class FrontendMachine:
         self._gossip = Gossip(self._ctx, self._ctx.knowledge, self._handlers)
         self._waits = Waits(self._ctx)
         self._broadcast = CompletionBroadcast(self._ctx)
-        self._roles = ShardRoles(self._ctx, self._waits, kept, self._released, self._broadcast.add)
+        self._roles = ShardRoles(self._ctx, self._waits, former, self._released, self._broadcast.add)
         self._owners = self._roles.owners
         self._followers = self._roles.followers
         self._outbox = self._roles.outbox
@@ -171,11 +171,11 @@ class FrontendMachine:
         return self._ctx.knowledge
 
     @property
-    def kept_of(self) -> InstanceId | None:
+    def former_id(self) -> InstanceId | None:
         """The former id whose logs this instance still has, for its `Member` entry."""
-        return None if self._roles.kept is None else self._roles.kept.former
+        return None if self._roles.former is None else self._roles.former.instance
 
-    def kept_logs(self) -> KeptLogs | None:
+    def logs_to_keep(self) -> FormerLogs | None:
         """After a `Stop` that names a set to keep: what a fresh machine should be given, of what the topology
         may need yet."""
         return self._roles.worth_keeping()
@@ -285,9 +285,9 @@ class FrontendMachine:
         on(SlotQuery, self._on_slot_query)
         on(Probe, self._on_probe)
         on(Freeze, self._on_freeze)
-        on(StateCopy, self._on_kept)
-        on(StateRecord, self._on_kept)
-        on(AskApplied, self._on_kept)
+        on(StateCopy, self._on_keeper)
+        on(StateRecord, self._on_keeper)
+        on(AskApplied, self._on_keeper)
         on(Fence, self._on_fence)
 
     # -- tokens and notices ----------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class FrontendMachine:
 
     def _on_ask_copy(self, sender: InstanceId, message: AskCopy) -> None:
         if message.op in self.graph.operators:
-            self._on_kept(sender, message)
+            self._on_keeper(sender, message)
             return
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is None or owner.epoch != message.epoch:
@@ -349,7 +349,7 @@ class FrontendMachine:
         if owner is not None and owner.epoch == message.epoch:
             owner.replication.leave_asked(sender)
 
-    def _on_kept(self, sender: InstanceId, message: Message) -> None:
+    def _on_keeper(self, sender: InstanceId, message: Message) -> None:
         """About a state that this frontend keeps for an operator."""
         if isinstance(message, StateCopy):
             self.knowledge.completed.learn(message.complete)
@@ -383,15 +383,15 @@ class FrontendMachine:
         if not knowledge.learn(event.topology, event.revision):
             return
         if self.instance in event.topology.revoked:
-            kept = self._roles.worth_keeping()
-            self._stop("revoked", None if kept is None else self.graph.shard_names[min(kept.logs)])
+            logs = self._roles.worth_keeping()
+            self._stop("revoked", None if logs is None else self.graph.shard_names[min(logs.logs)])
             return
         try:
             self._roles.take(knowledge)
         except Misfit as misfit:
             self._stop(str(misfit))
             return
-        if self._roles.drop_kept():
+        if self._roles.drop_former():
             self._stop("the logs it kept are of no use any more")
             return
         self.keeper.topology_changed()
@@ -473,7 +473,7 @@ class FrontendMachine:
 
     def _on_freeze(self, sender: InstanceId, message: Freeze) -> None:
         if message.name in self.graph.operators:
-            self._on_kept(sender, message)
+            self._on_keeper(sender, message)
             return
         self._questions.freeze(sender, message)
 

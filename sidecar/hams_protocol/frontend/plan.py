@@ -70,6 +70,6 @@ class Plan:
                 for entry in self.entries
                 if entry.required <= have and not entry.tensors.isdisjoint(have)
             )
-            if len(self._routes) < limits.routes_kept_max:
+            if len(self._routes) < limits.routes_max:
                 self._routes[present] = routes
         return routes

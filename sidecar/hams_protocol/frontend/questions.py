@@ -10,7 +10,7 @@ from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.messages import (
-    KEPT,
+    HOLDS,
     Fence,
     Freeze,
     FreezeAnswer,
@@ -39,15 +39,15 @@ class Questions:
 
     def probe(self, sender: InstanceId, message: Probe) -> None:
         """Alive, in these roles."""
-        kept = self._roles.kept
+        former = self._roles.former
         reports = tuple(
             RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining")
             for item in self._roles.statuses()
         )
-        if kept is not None:
+        if former is not None:
             reports += tuple(
-                RoleReport(self._roles.names[shard], KEPT, log.epoch, log.last, False)
-                for shard, log in kept.logs.items()
+                RoleReport(self._roles.names[shard], HOLDS, log.epoch, log.last, False)
+                for shard, log in former.logs.items()
             )
         reports += self._keeper.reports()
         self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, reports))

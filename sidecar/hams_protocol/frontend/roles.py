@@ -13,7 +13,7 @@ from hams_protocol import limits
 from hams_protocol.effects import NoteFailover, NotServed
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.follower import ShardFollower
-from hams_protocol.frontend.kept import KeptLogs
+from hams_protocol.frontend.former import FormerLogs
 from hams_protocol.frontend.log import ShardLog, empty_log
 from hams_protocol.frontend.owner import ShardOwner
 from hams_protocol.frontend.status import ShardStatus
@@ -38,7 +38,7 @@ class ShardRoles:
         self,
         ctx: FrontendContext,
         waits: Waits,
-        kept: KeptLogs | None,
+        former: FormerLogs | None,
         released: Callable[[InstanceId, int, ReplyEntry | NotServed], None],
         completed: Callable[[RequestId], None],
     ) -> None:
@@ -48,7 +48,7 @@ class ShardRoles:
         self._completed = completed
         self.owners: dict[int, ShardOwner] = {}
         self.followers: dict[int, ShardFollower] = {}
-        self.kept = kept
+        self.former = former
         self.names = ctx.graph.shard_names
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.outbox = Outbox(ctx, ctx.knowledge, self._sending_epoch)
@@ -116,8 +116,8 @@ class ShardRoles:
         if it does not fit."""
         held: ShardOwner | ShardFollower | None = self.owners.get(shard) or self.followers.get(shard)
         log = None if held is None else held.log
-        if held is None and self.kept is not None:
-            log = self.kept.logs.get(shard)
+        if held is None and self.former is not None:
+            log = self.former.logs.get(shard)
         spec, end = self._ctx.graph.data.frontend, roles.end_of(roles.epoch - 1)
         if log is not None and log.epoch == roles.epoch - 1 and end is not None and log.cut(end):
             log.epoch = roles.epoch
@@ -150,29 +150,29 @@ class ShardRoles:
             log = owner.log
         elif follower is not None and follower.following.in_sync:
             log = follower.log
-        if log is None and self.kept is not None:
-            log = self.kept.logs.get(shard)
+        if log is None and self.former is not None:
+            log = self.former.logs.get(shard)
         return log
 
-    def worth_keeping(self) -> KeptLogs | None:
+    def worth_keeping(self) -> FormerLogs | None:
         """What a fresh machine should be given after this instance was revoked, of what the topology may need
         yet."""
         held = {shard: owner.log for shard, owner in self.owners.items()}
         held.update({shard: item.log for shard, item in self.followers.items() if item.log is not None})
         logs = {shard: log for shard, log in held.items() if self._is_named(shard, log, self._ctx.instance)}
-        return KeptLogs(self._ctx.instance, logs) if logs else self.kept
+        return FormerLogs(self._ctx.instance, logs) if logs else self.former
 
-    def drop_kept(self) -> bool:
-        """Kept logs are of no use once the topology does not name the former id in their epoch. True if
+    def drop_former(self) -> bool:
+        """Former logs are of no use once the topology does not name the former id in their epoch. True if
         nothing is left to be here for."""
-        if self.kept is None:
+        if self.former is None:
             return False
-        for shard, log in list(self.kept.logs.items()):
-            if not self._is_named(shard, log, self.kept.former):
-                del self.kept.logs[shard]
-        if self.kept.logs:
+        for shard, log in list(self.former.logs.items()):
+            if not self._is_named(shard, log, self.former.instance):
+                del self.former.logs[shard]
+        if self.former.logs:
             return False
-        self.kept = None
+        self.former = None
         return not (self.owners or self.followers)
 
     def _is_named(self, shard: int, log: ShardLog, holder: InstanceId) -> bool:
@@ -207,5 +207,5 @@ def _status(name: str, role: str, epoch: int, log: ShardLog | None, is_frozen: b
     if log is None:
         return ShardStatus(name, role, epoch, 0, 0, 0, 0, is_frozen)
     return ShardStatus(
-        name, role, epoch, log.last, log.committed, len(log.state.open), len(log.state.kept), is_frozen
+        name, role, epoch, log.last, log.committed, len(log.state.open), len(log.state.keyed), is_frozen
     )

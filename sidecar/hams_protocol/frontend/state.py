@@ -34,7 +34,7 @@ class OpenRequest:
         self.fed: dict[tuple[Lane, str], Token] = {}
 
 
-class KeptReply:
+class StoredReply:
     """The reply of a complete request that may still be asked for.
 
     There are many of them, so each keeps what an answer, a key or a joiner needs and nothing twice; the
@@ -61,7 +61,7 @@ class KeptReply:
             self._payload = tokens[0].payload
         else:
             self._rest = ReplyEntry(
-                admit.request, tuple([_kept(token, names) for token in tokens]), reply.error
+                admit.request, tuple([_without_deps(token, names) for token in tokens]), reply.error
             )
 
     @property
@@ -86,7 +86,7 @@ class KeptReply:
         return ReplyEntry(request, (token,), None)
 
 
-def _kept(token: Token, names: dict[str, str]) -> Token:
+def _without_deps(token: Token, names: dict[str, str]) -> Token:
     source = names.setdefault(token.source, token.source)
     return Token(
         token.request,
@@ -108,24 +108,24 @@ class ReplyPool:
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
         self._bytes_max = bytes_max
-        self._replies: dict[int, KeptReply] = {}
+        self._replies: dict[int, StoredReply] = {}
         self._order: deque[int] = deque()
         self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    def get(self, n: int) -> KeptReply | None:
+    def get(self, n: int) -> StoredReply | None:
         """The kept reply of request `n`."""
         return self._replies.get(n)
 
-    def put(self, kept: KeptReply) -> list[KeptReply]:
+    def put(self, stored: StoredReply) -> list[StoredReply]:
         """Keep a reply; those that had to go for it, oldest first (possibly itself)."""
         replies, order = self._replies, self._order
-        replies[kept.n] = kept
-        order.append(kept.n)
-        self.nbytes += kept.nbytes
-        gone: list[KeptReply] = []
+        replies[stored.n] = stored
+        order.append(stored.n)
+        self.nbytes += stored.nbytes
+        gone: list[StoredReply] = []
         while len(replies) > self._count_max or self.nbytes > self._bytes_max:
             old = replies.pop(order.popleft(), None)
             if old is not None:
@@ -137,11 +137,11 @@ class ReplyPool:
 
     def drop(self, n: int) -> None:
         """Nobody will ask for the reply of `n` again."""
-        kept = self._replies.pop(n, None)
-        if kept is not None:
-            self.nbytes -= kept.nbytes
+        stored = self._replies.pop(n, None)
+        if stored is not None:
+            self.nbytes -= stored.nbytes
 
-    def values(self) -> list[KeptReply]:
+    def values(self) -> list[StoredReply]:
         """All kept replies, oldest first."""
         return list(self._replies.values())
 
@@ -229,7 +229,7 @@ class TicketTable:
             return []
         self._settled[instance] = below
         self._settled.move_to_end(instance)
-        if len(self._settled) > limits.forwarders_kept_max:
+        if len(self._settled) > limits.forwarders_max:
             self._settled.popitem(last=False)
         tickets = self._tickets.get(instance)
         if tickets is None:
@@ -268,7 +268,7 @@ class ShardState:
         self.open: dict[int, OpenRequest] = {}
         self.keys: dict[str, int] = {}
         self.tickets = TicketTable()
-        self.kept = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
+        self.keyed = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
         self.unkeyed = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
         self.expired = ExpiredKeys()
         self.completed = CompletionSet()
@@ -310,12 +310,12 @@ class ShardState:
             return
         admit = open_request.admit
         if admit.key is not None:
-            for old in self.kept.put(KeptReply(admit, open_request.reply, self._names)):
+            for old in self.keyed.put(StoredReply(admit, open_request.reply, self._names)):
                 if old.key is not None:
                     self.keys.pop(old.key, None)
                     self.expired.add(old.key)
         elif admit.ticket is not None and self.tickets.find(admit.ticket.instance, admit.ticket.counter) == n:
-            for old in self.unkeyed.put(KeptReply(admit, open_request.reply, self._names)):
+            for old in self.unkeyed.put(StoredReply(admit, open_request.reply, self._names)):
                 if old.ticket is not None:
                     self.tickets.pop(old.ticket.instance, old.ticket.counter)
 
@@ -330,13 +330,13 @@ class ShardState:
         open_request = self.open.get(request.n)
         if open_request is not None:
             return open_request.reply
-        kept = self.kept.get(request.n) or self.unkeyed.get(request.n)
-        return None if kept is None else kept.reply(self.shard)
+        stored = self.keyed.get(request.n) or self.unkeyed.get(request.n)
+        return None if stored is None else stored.reply(self.shard)
 
     def admitted(self, n: int) -> Admit | None:
         """The entry (of a kept reply: without payload) by which a request came in."""
         open_request = self.open.get(n)
         if open_request is not None:
             return open_request.admit
-        kept = self.kept.get(n) or self.unkeyed.get(n)
-        return None if kept is None else kept.admit(self.shard)
+        stored = self.keyed.get(n) or self.unkeyed.get(n)
+        return None if stored is None else stored.admit(self.shard)

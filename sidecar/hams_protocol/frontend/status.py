@@ -13,5 +13,5 @@ class ShardStatus:
     last: int
     committed: int
     open_requests: int
-    kept_replies: int
+    stored_replies: int
     frozen: bool

@@ -57,7 +57,7 @@ def returned(members: Members, replica_set: ReplicaSet) -> list[InstanceId]:
     return sorted(
         item.instance
         for item in members.values()
-        if item.kept is not None and item.kept in replica_set.members
+        if item.former is not None and item.former in replica_set.members
     )
 
 
@@ -195,7 +195,7 @@ def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
     revoked = (*topology.revoked, *fresh)
     still_named = involved(topology)
     # Ids are never used again, so a revoked one that no role names fences nothing any more.
-    surplus = len(revoked) - limits.revoked_kept_max
+    surplus = len(revoked) - limits.revoked_listed_max
     if surplus > 0:
         droppable = [item for item in revoked if item not in still_named][:surplus]
         revoked = tuple(item for item in revoked if item not in droppable)
@@ -230,7 +230,7 @@ def forget_ends(topology: Topology, heard: Topology) -> Topology:
     before a loss."""
     for item in topology.sets:
         below = heard.find(item.name).epoch
-        newest = item.epoch - limits.ends_kept
+        newest = item.epoch - limits.ends_retained_max
         ends = tuple(
             (epoch, end)
             for epoch, end in item.ends

@@ -4,7 +4,7 @@ holds.
 An attempt belongs to one generation. It freezes the backups of sets without primary, fences every stateful
 operator downstream, lets those that hold an orphan fail over (or roll back) as well, until nothing new is
 found; its result is the next topology. Nothing is purged, promoted or taken as durable before that is
-committed: if it cannot be, the attempt is forgotten and another begins. Keepers, and kept states of former
+committed: if it cannot be, the attempt is forgotten and another begins. Keepers, and former states of former
 members, are frozen only where no in-sync member answers. A set for which nobody answers, though somebody may
 yet come, is put off (`put_off`): the others go on without it.
 """
@@ -36,7 +36,7 @@ class Move:
     __slots__ = (
         "answers",
         "asked",
-        "asked_kept",
+        "asked_former",
         "decided",
         "end",
         "in_sync",
@@ -52,7 +52,7 @@ class Move:
         self.old = old
         self.asked: dict[InstanceId, int] = {}
         self.answers: dict[InstanceId, FreezeAnswer] = {}
-        self.asked_kept = False
+        self.asked_former = False
         self.decided = False
         self.primary: InstanceId | None = None
         self.end = -1
@@ -151,10 +151,10 @@ class Attempt:
         if not move.asked:
             self._decide(move)
 
-    def _freeze_kept(self, move: Move) -> bool:
+    def _freeze_former(self, move: Move) -> bool:
         """No in-sync member answers: keepers, and the states that former members brought along, if the
         topology still names those. Whether there is anybody to ask."""
-        move.asked_kept = True
+        move.asked_former = True
         before = self._question
         for instance in (*assign.returned(self._members, move.old), *move.old.keepers):
             if (
@@ -300,7 +300,7 @@ class Attempt:
             if answer.applied is not None
         }
         if not held:
-            if not move.asked_kept and self._freeze_kept(move):
+            if not move.asked_former and self._freeze_former(move):
                 return
             waits = any(
                 peer not in self.topology.revoked and peer not in move.answers

@@ -2,9 +2,9 @@
 sections 6 and 7).
 
 Laws: an instance is acted against only after a direct probe has failed, and after the topology lists it as
-revoked; a primary is revoked only when another in-sync member of its set (or the kept state of a member) has
-just answered, so never the last replica of a state; every change is one compare-and-swap against the topology
-it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
+revoked; a primary is revoked only when another in-sync member of its set (or the former state of a member)
+has just answered, so never the last replica of a state; every change is one compare-and-swap against the
+topology it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
 """
 
 from dataclasses import replace
@@ -315,7 +315,7 @@ class ManagerMachine:
             for name, item in self.members.items()
             if name not in self.suspicions.open and name not in to_replace
         }
-        patient = [name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s]
+        patient = [name for name, since in self._orphaned_since.items() if now < since + limits.former_wait_s]
         patient += [item.name for item in known.sets if item.primary in to_replace]
         attempt = Attempt(
             self.ctx,

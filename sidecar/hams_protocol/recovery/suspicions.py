@@ -10,7 +10,7 @@ from hams_protocol import limits
 from hams_protocol.events import Member, PeerDown
 from hams_protocol.ids import InstanceId
 from hams_protocol.lateness import Lateness, pause_s
-from hams_protocol.messages import KEPT, LEADS, SAVED, Health, Probe, ProbeAnswer
+from hams_protocol.messages import HOLDS, LEADS, SAVED, Health, Probe, ProbeAnswer
 from hams_protocol.recovery import assign
 from hams_protocol.recovery.patience import Patience
 from hams_protocol.topology import Topology
@@ -248,7 +248,7 @@ class Suspicions:
         for report in answer.roles:
             if report.role == SAVED:
                 self._m.losses.saved(sender, report)
-            if report.role in (KEPT, LEADS):
+            if report.role in (HOLDS, LEADS):
                 self.held_at[sender, report.name, report.epoch] = now
         suspicion = self.open.get(sender)
         # An answer to an older probe says that the instance lived then: it is no answer to this suspicion.

@@ -1,7 +1,7 @@
 """Which suspects a manager may act against (protocol.md, sections 6 and 7.1).
 
-Law: a primary is revoked only when another in-sync member of its set, or the kept state of a member, has just
-answered, so never the last replica of a state. Nothing here sends or remembers anything.
+Law: a primary is revoked only when another in-sync member of its set, or the former state of a member, has
+just answered, so never the last replica of a state. Nothing here sends or remembers anything.
 """
 
 from typing import TYPE_CHECKING

@@ -306,7 +306,7 @@ class Leader(Timed):
             (
                 item.instance
                 for item in self._host.members.values()
-                if item.of == self._of and item.instance not in taken and item.kept is None
+                if item.of == self._of and item.instance not in taken and item.former is None
             ),
             default=None,
         )

@@ -49,15 +49,15 @@ class Execution:
         self.deps: Deps = ()
         self.capturing: int | None = None
 
-    def execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool) -> None:
+    def execute(self, accepted: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool) -> None:
         """Give each unit its seq; notes first, then the outputs, then the record."""
         m = self._m
         first = self.seq + 1
-        version = self.seq + len(kept)
+        version = self.seq + len(accepted)
         own = self._own(version)
         after = merge([others(deps, m.operator.name), own])
         consumed: list[Consumed] = []
-        for seq, (unit, result) in enumerate(kept, first):
+        for seq, (unit, result) in enumerate(accepted, first):
             kind, route, error = Kind.VALUE, unit.route or result.route, None
             if result.error is not None:
                 kind, route, error = (

@@ -49,8 +49,8 @@ class Fences:
         versions died with its model, whatever the answer is.
         """
         m = self._m
-        kept = tuple(other for other in self._held if other.ends != fence.ends)
-        self._held = (*kept[-limits.fences_kept_max + 1 :], fence)
+        rest = tuple(other for other in self._held if other.ends != fence.ends)
+        self._held = (*rest[-limits.fences_max + 1 :], fence)
         tainted = above(deps, fence)
         self.may_go_back = self.may_go_back or tainted or must_go_back
         retained = tuple(

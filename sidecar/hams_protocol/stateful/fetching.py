@@ -34,8 +34,8 @@ class Fetching(Role):
     def fenced(self, fence: Fence) -> FenceAnswer:
         """Nothing above these ends is here: what a keeper holds has only durable dependencies, and nothing
         else has come in yet."""
-        kept = tuple(other for other in self.fences if other.ends != fence.ends)
-        self.fences = (*kept, fence)[-limits.fences_kept_max :]
+        rest = tuple(other for other in self.fences if other.ends != fence.ends)
+        self.fences = (*rest, fence)[-limits.fences_max :]
         return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, False, ())
 
     def ask(self) -> None:

@@ -16,7 +16,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.lineage import Lineage, bare
 from hams_protocol.messages import (
-    KEPT,
+    HOLDS,
     AskApplied,
     AskCopy,
     Freeze,
@@ -210,7 +210,7 @@ class Keeper(Timed):
     def reports(self) -> tuple[RoleReport, ...]:
         """What managers may count on."""
         return tuple(
-            RoleReport(op, KEPT, held.epoch, held.backup.applied, False)
+            RoleReport(op, HOLDS, held.epoch, held.backup.applied, False)
             for op, held in self.states.items()
             if self._is_named(op, held)
         )

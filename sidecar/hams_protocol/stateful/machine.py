@@ -56,8 +56,8 @@ from hams_protocol.replica.proposals import Proposals
 from hams_protocol.stateful.backup import Backup
 from hams_protocol.stateful.checkpoints import Checkpoints
 from hams_protocol.stateful.fetching import Fetching
+from hams_protocol.stateful.former import FormerState
 from hams_protocol.stateful.keeper import Keeper
-from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateful.primary import Primary
 from hams_protocol.stateful.questions import Questions
 from hams_protocol.stateful.role import Role
@@ -69,7 +69,7 @@ from hams_protocol.vertex import FOREVER, Vertex
 class StatefulMachine(Vertex):
     """`step(event, now) -> effects` of one instance of a stateful operator.
 
-    `kept` comes from the machine of this instance's former id, after its `Stop` named a set to keep.
+    `former` comes from the machine of this instance's former id, after its `Stop` named a set to keep.
     `restored` is a checkpoint of another run: if this instance is its set's very first primary, version 0 is
     that state; nothing else of that run counts.
     """
@@ -79,20 +79,20 @@ class StatefulMachine(Vertex):
         graph: Graph,
         op: str,
         instance: InstanceId,
-        kept: KeptState | None = None,
+        former: FormerState | None = None,
         restored: StateCopy | None = None,
         queues: Queues = fifo,
     ) -> None:
         super().__init__(graph, op, instance, queues)
         self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
-        self.kept = kept
+        self.former = former
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)
         self._restored = restored
         self.checkpoints = Checkpoints(self)
         self._questions = Questions(self)
-        if kept is not None:
-            self.knowledge.completed.learn(kept.completed)
-            self.knowledge.announce(Durable(kept.marks))
+        if former is not None:
+            self.knowledge.completed.learn(former.completed)
+            self.knowledge.announce(Durable(former.marks))
         self.store = VersionStore()
         self.lineage = Lineage()
         self._role = self._standby = Role(self.ctx)
@@ -191,22 +191,22 @@ class StatefulMachine(Vertex):
         newest = self.store.newest
         return newest.number if newest is not None else -1
 
-    # -- kept states -----------------------------------------------------------------------------------------
+    # -- former states ---------------------------------------------------------------------------------------
 
     @property
-    def kept_of(self) -> InstanceId | None:
+    def former_id(self) -> InstanceId | None:
         """The former id whose state this instance still has, for its `Member` entry."""
-        return None if self.kept is None else self.kept.former
+        return None if self.former is None else self.former.instance
 
-    def kept_state(self) -> KeptState | None:
+    def state_to_keep(self) -> FormerState | None:
         """After a `Stop` that names a set to keep: what a fresh machine should be given."""
         if not self._role.has_state:
-            return self.kept
+            return self.former
         marks = tuple(
             mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None
         )
         completed = self.knowledge.completed.snapshot()
-        return KeptState(
+        return FormerState(
             self.operator.name,
             self.instance,
             self.epoch,
@@ -219,21 +219,21 @@ class StatefulMachine(Vertex):
             self.layout,
         )
 
-    def _resume_kept(self, replica_set: ReplicaSet) -> bool:
-        """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
-        kept = self.kept
-        if kept is None or self._role.has_state or not kept.may_resume(replica_set):
+    def _resume_former(self, replica_set: ReplicaSet) -> bool:
+        """Named in the epoch that follows the former state's: it is this instance's state from now on."""
+        former = self.former
+        if former is None or self._role.has_state or not former.may_resume(replica_set):
             return False
-        self.store, self.lineage, self.layout = kept.store, kept.lineage, kept.layout
+        self.store, self.lineage, self.layout = former.store, former.lineage, former.layout
         self.lineage.complete(self.knowledge.completed)
         return True
 
-    def _drop_kept(self) -> None:
-        """A kept state is of no use once the topology does not name the former id in its epoch; nor is who
+    def _drop_former(self) -> None:
+        """A former state is of no use once the topology does not name the former id in its epoch; nor is who
         came back for its sake alone."""
-        if self.kept is None or self.kept.is_named(self.knowledge.set_of(self.operator.name)):
+        if self.former is None or self.former.is_named(self.knowledge.set_of(self.operator.name)):
             return
-        self.kept = None
+        self.former = None
         if not self._is_member:
             self._stop("the state it kept is of no use any more")
 
@@ -340,7 +340,7 @@ class StatefulMachine(Vertex):
 
     def _has_nothing_to_hand_over(self) -> bool:
         """Whether nobody needs what this instance holds."""
-        return not self._role.has_state and self.kept is None and not self.keeper.is_needed
+        return not self._role.has_state and self.former is None and not self.keeper.is_needed
 
     def _model_ready(self, event: ModelReady) -> None:
         self.model_ready = True
@@ -384,7 +384,7 @@ class StatefulMachine(Vertex):
             return
         self._take_role()
         if not self._stopped:
-            self._drop_kept()
+            self._drop_former()
         self.checkpoints.roles_changed()
         if not self._stopped:
             self.checkpoints.look()
@@ -455,7 +455,7 @@ class StatefulMachine(Vertex):
         if self.primary is not None and self.epoch == replica_set.epoch:
             self.primary.members_named(replica_set)
             return
-        if not self._resume_kept(replica_set):
+        if not self._resume_former(replica_set):
             if replica_set.keepers and not self._has_end(replica_set):
                 self._fetch(replica_set)
                 return
@@ -620,7 +620,7 @@ class StatefulMachine(Vertex):
             self.backup.following.named(replica_set, in_sync=True)
             self.backup.apply()
             return
-        if not self._resume_kept(replica_set) and not self._is_member:
+        if not self._resume_former(replica_set) and not self._is_member:
             self._stop("named in sync without a state")
             return
         end = replica_set.end_of(replica_set.epoch - 1)
@@ -684,8 +684,8 @@ class StatefulMachine(Vertex):
     def _stop(self, reason: str, keep: bool = False) -> None:
         """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""
         self._stopped = True
-        kept = self.kept_state() if keep else None
-        named = kept is not None and kept.is_named(self.knowledge.set_of(self.operator.name))
+        former = self.state_to_keep() if keep else None
+        named = former is not None and former.is_named(self.knowledge.set_of(self.operator.name))
         self.ctx.emit(Stop(reason, self.operator.name if named else None))
 
     # -- messages --------------------------------------------------------------------------------------------

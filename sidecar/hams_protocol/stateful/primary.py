@@ -401,21 +401,21 @@ class Primary(Role):
             unit.refused.update(token.source for token in unit.used)
             unit.reset()
             m.unit_changed(unit)
-        kept = [
+        accepted = [
             (running[result.unit], result)
             for result in event.results
             if not result.refused and result.unit in running and self._still_runs(running[result.unit])
         ]
         if fenced:
-            for unit, _ in kept:
+            for unit, _ in accepted:
                 self._set_aside(unit)
             return
-        if not kept:
+        if not accepted:
             if event.updated:
                 self._reload()
             return
-        deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in kept)])
-        self._execution.execute(kept, m.knowledge.prune(deps), event.updated)
+        deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in accepted)])
+        self._execution.execute(accepted, m.knowledge.prune(deps), event.updated)
 
     def _undo(self) -> None:
         """An input became orphan or fenced during the update: reload the version captured before; the others

@@ -9,7 +9,7 @@ newer topology than the question's, or an older one, refuses.
 from typing import TYPE_CHECKING
 
 from hams_protocol.messages import (
-    KEPT,
+    HOLDS,
     Fence,
     FenceAnswer,
     Freeze,
@@ -34,13 +34,13 @@ class Questions:
 
     def probe(self, probe: Probe) -> ProbeAnswer:
         """Alive, in these roles; and the model too?"""
-        m, kept = self._m, self._m.kept
+        m, former = self._m, self._m.former
         health = Health.HEALTHY if m.model_ready else Health.MODEL_DEAD
         if m.primary is not None and m.primary.needs_rollback:
             health = Health.NEEDS_ROLLBACK
         reports: tuple[RoleReport, ...] = (RoleReport(m.operator.name, m.role, m.epoch, m.version, m.ready),)
-        if kept is not None:
-            reports += (RoleReport(kept.op, KEPT, kept.epoch, kept.settled, False),)
+        if former is not None:
+            reports += (RoleReport(former.op, HOLDS, former.epoch, former.settled, False),)
         return ProbeAnswer(
             probe.nonce,
             health,
@@ -59,8 +59,8 @@ class Questions:
         if m.backup is not None and m.backup.in_sync and m.epoch == freeze.epoch:
             m.backup.following.frozen.freeze(freeze.generation)
             version = m.store.at_or_below(m.backup.applied)
-        elif m.kept is not None and m.kept.epoch == freeze.epoch:
-            version = m.kept.newest(m.knowledge)
+        elif m.former is not None and m.former.epoch == freeze.epoch:
+            version = m.former.newest(m.knowledge)
         applied, chain = (None, "") if version is None else (version.number, version.record.chain)
         return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
 

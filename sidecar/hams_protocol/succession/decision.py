@@ -70,11 +70,13 @@ def guards_of(phase: Phase) -> tuple[Guard, ...]:
     return (Guard.RECORD,)
 
 
-def next_step(old: Incarnation, new: Incarnation, kept: tuple[str, ...], record: Succession | None) -> Step:
-    """`kept`: operators whose states are handed over; `record`: the predecessor's. One of an earlier attempt
-    that was taken back counts as none."""
+def next_step(
+    old: Incarnation, new: Incarnation, inherited: tuple[str, ...], record: Succession | None
+) -> Step:
+    """`inherited`: operators whose states are handed over; `record`: the predecessor's. One of an earlier
+    attempt that was taken back counts as none."""
     if record is None or (record.phase is Phase.BACK and record.to != new.uid):
-        why = why_not_there(new, kept) or why_not_able(old, kept)
+        why = why_not_there(new, inherited) or why_not_able(old, inherited)
         return Step(None if why else Phase.HOLD, why)
     if record.to != new.uid:
         return Step(None, f"{record.to} has not given up yet")
@@ -93,7 +95,7 @@ def next_step(old: Incarnation, new: Incarnation, kept: tuple[str, ...], record:
         return Step(None, "open requests are finished")
     if taken_at_another(new, cut):
         return Step(Phase.BACK, "parts of the states were taken over at different times")
-    why = why_not_complete(new, kept, cut)
+    why = why_not_complete(new, inherited, cut)
     return Step(None if why else Phase.DONE, why)
 
 
@@ -130,13 +132,13 @@ def taken_at_another(new: Incarnation, cut: Cut) -> bool:
     return any(item.cut not in ((), cut) for item in new.taken.values())
 
 
-def why_not_there(new: Incarnation, kept: tuple[str, ...]) -> str:
+def why_not_there(new: Incarnation, inherited: tuple[str, ...]) -> str:
     """What of the successor is missing before its predecessor is asked to stop; "": nothing."""
     if MANAGER not in new.registered.values():
         return "no manager is there"
     waiting = list(new.waiting.values())
     operators = new.graph.data.operators
-    wanted = {op.name: instances_wanted(op) for op in operators if op.name in kept}
+    wanted = {op.name: instances_wanted(op) for op in operators if op.name in inherited}
     for name, instances in wanted.items():
         if waiting.count(name) < instances:
             return f"{waiting.count(name)} of {instances} instances of {name} are there"
@@ -148,15 +150,15 @@ def why_not_there(new: Incarnation, kept: tuple[str, ...]) -> str:
     return "" if there >= frontends else f"{there} of {frontends} frontends are there"
 
 
-def why_not_able(old: Incarnation, kept: tuple[str, ...]) -> str:
+def why_not_able(old: Incarnation, inherited: tuple[str, ...]) -> str:
     """What of the predecessor is missing to hand anything over; "": nothing."""
     for lack in unserved(old.graph, old.topology, lambda instance, _: instance in old.registered):
-        if lack.of in kept or lack.of in old.graph.shard_names:
+        if lack.of in inherited or lack.of in old.graph.shard_names:
             return f"in the shape before, {lack.message}"
     return ""
 
 
-def why_not_complete(new: Incarnation, kept: tuple[str, ...], cut: Cut) -> str:
+def why_not_complete(new: Incarnation, inherited: tuple[str, ...], cut: Cut) -> str:
     """What of the successor is missing before it may take over: it holds everything, as often as it was asked
     for."""
     sets = copies_wanted(new.graph)
@@ -167,7 +169,7 @@ def why_not_complete(new: Incarnation, kept: tuple[str, ...], cut: Cut) -> str:
     for lack in unserved(new.graph, new.topology, serves):
         return lack.message
     for name in sets:
-        if why := _why_not_taken(new, name, kept, cut):
+        if why := _why_not_taken(new, name, inherited, cut):
             return why
     frontends = [name for name, of in new.registered.items() if of == FRONTEND]
     late = [name for name in frontends if name not in new.taken or new.taken[name].cut != cut]
@@ -176,7 +178,7 @@ def why_not_complete(new: Incarnation, kept: tuple[str, ...], cut: Cut) -> str:
     return ""
 
 
-def _why_not_taken(new: Incarnation, name: str, kept: tuple[str, ...], cut: Cut) -> str:
+def _why_not_taken(new: Incarnation, name: str, inherited: tuple[str, ...], cut: Cut) -> str:
     """What one state or shard of the successor lacks; "": nothing."""
     replica_set = new.topology.find(name)
     if replica_set.restarted_in:
@@ -186,7 +188,7 @@ def _why_not_taken(new: Incarnation, name: str, kept: tuple[str, ...], cut: Cut)
     gone = [member for member in replica_set.members if member not in new.registered]
     if gone:
         return f"{gone[0]} is not registered"
-    if name not in kept:
+    if name not in inherited:
         return ""
     loaded = [instance for instance, item in new.taken.items() if item.loaded]
     if replica_set.primary not in loaded:

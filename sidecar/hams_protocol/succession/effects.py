@@ -80,7 +80,8 @@ class Begin:
 
 @frozen
 class AskTable:
-    """Ask a frontend of one's own graph for what it has taken over. Answered by TableTold or TableNotTold."""
+    """Ask a frontend of one's own graph for what it has taken over. Answered by TableReceived or
+    TableMissed."""
 
     instance: InstanceId
 

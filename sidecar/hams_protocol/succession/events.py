@@ -116,7 +116,7 @@ class FrontendsSeen:
 
 
 @frozen
-class TableTold:
+class TableReceived:
     """Another frontend has given what it took over. `whole`: as far as it knows, that is all there was."""
 
     instance: InstanceId
@@ -124,7 +124,7 @@ class TableTold:
 
 
 @frozen
-class TableNotTold:
+class TableMissed:
     """It went away, or does not serve yet."""
 
     instance: InstanceId

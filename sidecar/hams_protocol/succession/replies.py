@@ -21,7 +21,7 @@ from hams_protocol.keys import known_as
 
 T = TypeVar("T")
 
-hashes_told_max = 100_000
+hashes_per_page_max = 100_000
 """Hashes of expired keys in one message."""
 
 
@@ -40,7 +40,7 @@ class Page(Generic[T]):
     """Some kept replies; `more` follow. `expired`: hashes of keys whose replies are not kept any more.
     `whole`: who tells has all that was to be taken over."""
 
-    kept: tuple[Entry[T], ...]
+    replies: tuple[Entry[T], ...]
     expired: tuple[int, ...]
     more: bool
     whole: bool
@@ -79,7 +79,7 @@ class Table(Generic[T]):
 
     def add(self, page: Page[T]) -> None:
         """Take some over. What is told later is newer."""
-        for entry in page.kept:
+        for entry in page.replies:
             self._drop(entry.key)
             self._known[entry.key] = entry
             self._nbytes += entry.nbytes
@@ -108,8 +108,8 @@ class Table(Generic[T]):
 
 def entries_of(log: ShardLog, outcome: Callable[[Replied], tuple[T, int]]) -> Iterator[Entry[T]]:
     """What a shard keeps for its keys; `outcome`: what a reply of the core is to a client, and its bytes."""
-    for kept in log.state.kept.values():
-        admit, reply = kept.admit(log.state.shard), kept.reply(log.state.shard)
+    for stored in log.state.keyed.values():
+        admit, reply = stored.admit(log.state.shard), stored.reply(log.state.shard)
         if admit.key is not None:
             said, nbytes = outcome(Replied(reply.request, reply.tokens, reply.error))
             yield Entry(admit.key, admit.digest, said, nbytes)
@@ -120,15 +120,15 @@ def pages(
 ) -> Iterator[Page[T]]:
     """What is told to who asks for kept replies, in messages of so many replies, and about so many bytes, at
     most. Only the last one says that no more follow, and whether the table is whole."""
-    while len(expired) > hashes_told_max:
-        yield Page((), expired[:hashes_told_max], True, True)
-        expired = expired[hashes_told_max:]
-    kept: list[Entry[T]] = []
+    while len(expired) > hashes_per_page_max:
+        yield Page((), expired[:hashes_per_page_max], True, True)
+        expired = expired[hashes_per_page_max:]
+    replies: list[Entry[T]] = []
     nbytes = 0
     for entry in entries:
-        kept.append(entry)
+        replies.append(entry)
         nbytes += entry.nbytes + len(entry.key.encode())
-        if len(kept) >= count_max or nbytes >= bytes_max:
-            yield Page(tuple(kept), (), True, True)
-            kept, nbytes = [], 0
-    yield Page(tuple(kept), expired, False, whole)
+        if len(replies) >= count_max or nbytes >= bytes_max:
+            yield Page(tuple(replies), (), True, True)
+            replies, nbytes = [], 0
+    yield Page(tuple(replies), expired, False, whole)

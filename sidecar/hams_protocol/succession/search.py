@@ -11,7 +11,7 @@ Never: a table that is not whole is preferred to a whole one that somebody regis
 from hams_protocol.due import FOREVER
 from hams_protocol.ids import InstanceId
 from hams_protocol.succession.effects import AskTable, UseTable
-from hams_protocol.succession.events import FrontendsSeen, TableNotTold, TableTold, Wake
+from hams_protocol.succession.events import FrontendsSeen, TableMissed, TableReceived, Wake
 
 sought_s = 2.0
 """A frontend that comes later waits so long for somebody to be registered: after etcd was away all who live
@@ -20,7 +20,7 @@ register again at once. Where a graph has one frontend, and that dies, the next 
 again_after_s = 0.1
 """Those who have not told are asked again after this long."""
 
-Event = FrontendsSeen | TableTold | TableNotTold | Wake
+Event = FrontendsSeen | TableReceived | TableMissed | Wake
 Effect = AskTable | UseTable
 
 
@@ -31,7 +31,7 @@ class ReplySearch:
         self.is_over = False
         self._nobody_since = now
         self._there: tuple[InstanceId, ...] = ()
-        self._told: dict[InstanceId, None] = {}
+        self._answered: dict[InstanceId, None] = {}
         self._asked: InstanceId | None = None
         self._tried: set[InstanceId] = set()
         self._round_at = now
@@ -46,13 +46,13 @@ class ReplySearch:
             if self._there and not event.instances:
                 self._nobody_since = now
             self._there = event.instances
-        elif isinstance(event, (TableTold, TableNotTold)) and event.instance == self._asked:
+        elif isinstance(event, (TableReceived, TableMissed)) and event.instance == self._asked:
             self._asked = None
-            if isinstance(event, TableTold):
+            if isinstance(event, TableReceived):
                 if event.whole:
                     self._use(event.instance)
                     return self._out
-                self._told[event.instance] = None
+                self._answered[event.instance] = None
         self._go_on(now)
         return self._out
 
@@ -77,11 +77,11 @@ class ReplySearch:
             self._asked = untried[0]
             self._tried.add(untried[0])
             self._out.append(AskTable(untried[0]))
-        elif all(name in self._told for name in self._there):
+        elif all(name in self._answered for name in self._there):
             self._use(self._there[0])
         else:
             self._tried.clear()
-            self._told.clear()
+            self._answered.clear()
             self._round_at = now + again_after_s
 
     def _use(self, instance: InstanceId) -> None:

@@ -107,8 +107,9 @@ grpc_calls_max = 4096
 gets RESOURCE_EXHAUSTED."""
 
 grpc_pending_calls_max = 4096
-"""Calls that grpc has read and that no handler has begun, reset ones among them; from here to twice as many it
-cancels more and more of the new ones, whoever sent them. Its default of 1,000 is a moment of one client."""
+"""Calls that grpc has read and that no handler has begun, reset ones among them; from here to twice as many
+it cancels more and more of the new ones, whoever sent them. Its default of 1,000 is a moment of one
+client."""
 
 grpc_streams_max = 1024
 """Concurrent calls of one gRPC connection; a client's further ones wait at the client."""

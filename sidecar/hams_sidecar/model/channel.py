@@ -103,6 +103,6 @@ class ModelChannel(asyncio.Protocol):
         return 0 if pid == os.getpid() else pid
 
     def _lost(self, reason: str) -> None:
-        told, self.on_lost, self.on_frame = self.on_lost, None, None
-        if told is not None:
-            told(reason)
+        on_lost, self.on_lost, self.on_frame = self.on_lost, None, None
+        if on_lost is not None:
+            on_lost(reason)

@@ -404,10 +404,10 @@ class ModelLink:
         """`Owner`: a frame on the `capture` connection."""
         self._images.on_frame(session, frame)
 
-    def on_end(self, reason: str, told: bool) -> None:
+    def on_end(self, reason: str, unexpected: bool) -> None:
         """`Owner`: the model is gone."""
         log.warning("model of %s: %s", self.declared.operator.name, reason)
-        if told:
+        if unexpected:
             self._emit(ModelDied(reason))
 
     def _captured(self, session: Session, version: int, state: Payload) -> None:

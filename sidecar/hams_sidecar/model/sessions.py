@@ -52,8 +52,8 @@ class Owner(Protocol):
     def on_capture(self, session: Session, frame: FromModel) -> None:
         """A frame on the `capture` connection."""
 
-    def on_end(self, reason: str, told: bool) -> None:
-        """The session is over. `told`: it was not ended by request."""
+    def on_end(self, reason: str, unexpected: bool) -> None:
+        """The session is over. `unexpected`: it was not ended by request."""
 
 
 class Sessions:

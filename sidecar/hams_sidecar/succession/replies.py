@@ -47,15 +47,17 @@ def entries_of(log_: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) -
 
 async def tell(visit: Visit, entries: Iterable[Entry], expired: tuple[int, ...], whole: bool = True) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
-    for page in core.pages(entries, expired, whole, limits.replies_told_max, limits.replies_told_bytes):
-        kept: list[talk.PassedReply] = []
+    for page in core.pages(
+        entries, expired, whole, limits.replies_per_page_max, limits.replies_per_page_bytes
+    ):
+        replies: list[talk.PassedReply] = []
         parts: list[Buffer] = []
-        for entry in page.kept:
-            said, own = talk.told(entry.outcome)
-            kept.append(talk.PassedReply(entry.key, entry.digest, said))
+        for entry in page.replies:
+            said, own = talk.passed_outcome(entry.outcome)
+            replies.append(talk.PassedReply(entry.key, entry.digest, said))
             parts += own
-        told = talk.PassedReplies(tuple(kept), page.expired, page.more, page.whole)
-        await visit.send(talk.encode(told), parts)
+        answer = talk.PassedReplies(tuple(replies), page.expired, page.more, page.whole)
+        await visit.send(talk.encode(answer), parts)
 
 
 async def ask(visit: Visit, shard: str) -> AsyncIterator[Page]:
@@ -73,14 +75,16 @@ async def ask(visit: Visit, shard: str) -> AsyncIterator[Page]:
 
 def page_in(said: talk.PassedReplies, data: memoryview) -> Page:
     """The replies that a head tells of. Raises VisitFailed."""
-    kept: list[Entry] = []
+    replies: list[Entry] = []
     at = 0
-    for item in said.kept:
+    for item in said.replies:
         nbytes = sum([tensor.nbytes for tensor in item.outcome.tensors])
         outcome = talk.outcome_in(item.outcome, data, at)
-        kept.append(core.Entry(item.key, item.digest, outcome, nbytes + len(item.outcome.message.encode())))
+        replies.append(
+            core.Entry(item.key, item.digest, outcome, nbytes + len(item.outcome.message.encode()))
+        )
         at += nbytes
-    return core.Page(tuple(kept), said.expired, said.more, said.whole)
+    return core.Page(tuple(replies), said.expired, said.more, said.whole)
 
 
 def _nbytes(outcome: InferenceOutcome) -> int:

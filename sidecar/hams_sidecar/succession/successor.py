@@ -53,7 +53,7 @@ class Successor:
 
     async def begin(self) -> None:
         """Take the replies over, as soon as the predecessor is at rest."""
-        self.gate.table = await self._takeover.kept_replies(self._frontend)
+        self.gate.table = await self._takeover.predecessor_replies(self._frontend)
         log.warning("took %d replies over from %s", len(self.gate.table), self._takeover.follows.uid)
         self._follows_changed(self._takeover.follows)
 
@@ -128,15 +128,15 @@ def _room(nbytes: int) -> memoryview:
 async def _tell_shard(visit: Visit, port: Port, shard: str) -> None:
     node = port.node
     machine = None if node is None or node.stopped.done() else node.machine
-    kept = machine.kept_logs() if isinstance(machine, FrontendMachine) else None
+    former = machine.logs_to_keep() if isinstance(machine, FrontendMachine) else None
     owned = (
         []
         if not isinstance(machine, FrontendMachine)
         else [item.name for item in machine.shards() if item.role == "primary"]
     )
-    if kept is None or not isinstance(machine, FrontendMachine) or shard not in owned:
+    if former is None or not isinstance(machine, FrontendMachine) or shard not in owned:
         raise VisitFailed(f"{shard} is not owned here")
-    log = kept.logs.get(machine.graph.shard_names.index(shard))
+    log = former.logs.get(machine.graph.shard_names.index(shard))
     if log is None:
         raise VisitFailed(f"{shard} is not owned here any more")
     await replies.tell(visit, list(replies.entries_of(log, port.outcome)), log.state.expired.hashes())
@@ -157,5 +157,5 @@ async def _tell_outcome(
         return
     except TimeoutError:
         outcome = TimedOut()
-    said, parts = talk.told(outcome)
+    said, parts = talk.passed_outcome(outcome)
     await visit.send(talk.encode(said), parts)

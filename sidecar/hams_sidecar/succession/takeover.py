@@ -130,7 +130,7 @@ class Takeover:
         begun = await self._take(fetch, layout)
         return None if begun.cut is None else states[0]
 
-    async def kept_replies(self, frontend: FrontendSpec) -> replies.Table:
+    async def predecessor_replies(self, frontend: FrontendSpec) -> replies.Table:
         """The replies that the predecessor keeps, or, once that is over, those that a frontend of this graph
         has taken over. As many as `frontend` allows this graph to keep itself."""
         tables: list[replies.Table] = []
@@ -309,7 +309,7 @@ class Takeover:
         loop = asyncio.get_running_loop()
         tables: dict[InstanceId, replies.Table] = {}
         machine = ReplySearch(loop.time())
-        happened: list[events.FrontendsSeen | events.TableTold | events.TableNotTold | events.Wake] = []
+        happened: list[events.FrontendsSeen | events.TableReceived | events.TableMissed | events.Wake] = []
         async with self._following() as check:
             while True:
                 check()
@@ -335,14 +335,14 @@ class Takeover:
 
     async def _ask_table(
         self, instance: InstanceId, frontend: FrontendSpec, tables: dict[InstanceId, replies.Table]
-    ) -> events.TableTold | events.TableNotTold:
+    ) -> events.TableReceived | events.TableMissed:
         table = tables[instance] = replies.table_for(frontend)
         try:
             await self._fetch_replies(table, self._own, self._uid, instance, "")
         except VisitFailed as error:
             log.warning("the replies of the shape before are asked for again: %s", error)
-            return events.TableNotTold(instance)
-        return events.TableTold(instance, table.whole)
+            return events.TableMissed(instance)
+        return events.TableReceived(instance, table.whole)
 
     # -- telling ---------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class PassedReplies(msgspec.Struct, frozen=True, tag="replies are"):
     `expired`: hashes of keys whose replies are not kept any more. `whole`: who tells has all that was to be
     taken over."""
 
-    kept: tuple[PassedReply, ...]
+    replies: tuple[PassedReply, ...] = msgspec.field(name="kept")
     expired: tuple[int, ...]
     more: bool
     whole: bool = True
@@ -186,7 +186,7 @@ MALFORMED = "malformed"
 """Kind of an outcome: the request does not fit the successor's signature."""
 
 
-def told(outcome: InferenceOutcome) -> tuple[PassedOutcome, list[Buffer]]:
+def passed_outcome(outcome: InferenceOutcome) -> tuple[PassedOutcome, list[Buffer]]:
     """An outcome for a head, and its bytes."""
     match outcome:
         case Reply(tensors):

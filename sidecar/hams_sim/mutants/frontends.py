@@ -248,8 +248,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.machine",
                 "StatefulMachine._has_nothing_to_hand_over",
-                "return not self._role.has_state and self.kept is None and not self.keeper.is_needed",
-                "return self.primary is None and self.kept is None and not self.keeper.is_needed",
+                "return not self._role.has_state and self.former is None and not self.keeper.is_needed",
+                "return self.primary is None and self.former is None and not self.keeper.is_needed",
             ),
         ),
     ),

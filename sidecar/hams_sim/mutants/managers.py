@@ -126,19 +126,19 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 "recovery.attempt",
-                "Attempt._freeze_kept",
+                "Attempt._freeze_former",
                 "for instance in (*assign.returned(self._members, move.old), *move.old.keepers):",
                 "for instance in assign.returned(self._members, move.old):",
             ),
         ),
     ),
     "kept-never-asked": Mutant(
-        "no kept state is asked for where no in-sync member answers",
+        "no former state is asked for where no in-sync member answers",
         "7.2",
         (
             Edit(
                 "recovery.attempt",
-                "Attempt._freeze_kept",
+                "Attempt._freeze_former",
                 "before = self._question",
                 "return False",
             ),

@@ -187,7 +187,7 @@ MUTANTS: dict[str, Mutant] = {
                 "unit.route, unit.made = token.route, token.deps",
                 "unit.route, unit.made = None, token.deps",
             ),
-            Edit("stateless", "StatelessMachine._emit_error", "kept = unit.route", "kept = None"),
+            Edit("stateless", "StatelessMachine._emit_error", "chosen = unit.route", "chosen = None"),
         ),
     ),
     "silent-leader-dropped": Mutant(

@@ -168,8 +168,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.primary",
                 "Primary.batch_done",
-                "deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in kept)])",
-                "deps = merge([m.joins.deps(unit) for unit, _ in kept])",
+                "deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in accepted)])",
+                "deps = merge([m.joins.deps(unit) for unit, _ in accepted])",
             ),
         ),
     ),
@@ -367,20 +367,20 @@ MUTANTS: dict[str, Mutant] = {
         "7.2",
         (
             Edit(
-                "stateful.kept",
-                "KeptState._is_durable",
+                "stateful.former",
+                "FormerState._is_durable",
                 "return knowledge.status(others) is Status.DURABLE",
                 "return True",
             ),
         ),
     ),
     "kept-without-consumed": Mutant(
-        "a kept state comes back without its consumed units",
+        "a former state comes back without its consumed units",
         "6",
         (
             Edit(
-                "stateful.kept",
-                "KeptState.__init__",
+                "stateful.former",
+                "FormerState.__init__",
                 "self.layout = layout",
                 "self.layout = layout\nlineage.clear()",
             ),
@@ -405,7 +405,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.fences",
                 "Fences.raise_fence",
-                "self._held = (*kept[-limits.fences_kept_max + 1 :], fence)",
+                "self._held = (*rest[-limits.fences_max + 1 :], fence)",
                 "self._held = (fence,)",
             ),
         ),

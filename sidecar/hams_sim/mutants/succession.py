@@ -95,8 +95,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "succession.replies",
                 "pages",
-                "yield Page(tuple(kept), expired, False, whole)",
-                "yield Page(tuple(kept), (), False, whole)",
+                "yield Page(tuple(replies), expired, False, whole)",
+                "yield Page(tuple(replies), (), False, whole)",
             ),
         ),
     ),

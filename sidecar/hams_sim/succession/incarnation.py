@@ -259,8 +259,8 @@ class SimIncarnation(World):
                 else None
             )
         owned = [item.name for item in core.shards() if item.role == "primary"]
-        kept = core.kept_logs()
-        log = None if kept is None else kept.logs.get(self.graph.shard_names.index(shard))
+        former = core.logs_to_keep()
+        log = None if former is None else former.logs.get(self.graph.shard_names.index(shard))
         if shard not in owned or log is None:
             return None
         entries = list(entries_of(log, _sized))

@@ -530,13 +530,13 @@ class WaitingProcess(Process):
     def _ask_table(self, instance: InstanceId) -> None:
         def came(said: object) -> None:
             if said is None:
-                self._seek(events.TableNotTold(instance))
+                self._seek(events.TableMissed(instance))
                 return
             assert isinstance(said, list)
             table = self._tables[instance] = self.incarnation.new_table()
             for page in said:
                 table.add(page)
-            self._seek(events.TableTold(instance, table.whole))
+            self._seek(events.TableReceived(instance, table.whole))
 
         self._visit(self.incarnation, instance, self.incarnation.process_of(instance), "", came)
 

@@ -84,7 +84,7 @@ class SimResource:
         graph = Graph(replace(self.wanted.data, uid=uid))
         self.wanted = graph
         before = {op.name for op in present.graph.data.operators if op.stateful}
-        kept = tuple(op.name for op in graph.data.operators if op.stateful and op.name in before)
+        inherited = tuple(op.name for op in graph.data.operators if op.stateful and op.name in before)
         self.seen("attempt")
         record = self.store.value(present.uid, "succession")
         if isinstance(record, Succession) and record.asked == self.generation and record.hopeless:
@@ -92,7 +92,7 @@ class SimResource:
         self.attempts[self.generation] += 1
         if self.attempts[self.generation] > successions_tried_max:
             raise Broken("I6", f"attempt {self.attempts[self.generation]} for one change of the resource")
-        self._begin(graph, Follows(present.uid, kept))
+        self._begin(graph, Follows(present.uid, inherited))
 
     def delete(self) -> None:
         """A person deletes the resource."""

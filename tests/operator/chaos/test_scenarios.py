@@ -88,10 +88,10 @@ class Written:
         self.said.append(f"replaced {operator}")
 
 
-def done(word: str, aim: Aim | None = None) -> list[str]:
+def done(name: str, aim: Aim | None = None) -> list[str]:
     run = Written()
     accepted: Run = run
-    find(word).strike(accepted, aim or Aim(times=1, duration_s=0.01, every_s=0.002))
+    find(name).strike(accepted, aim or Aim(times=1, duration_s=0.01, every_s=0.002))
     return run.said
 
 
@@ -125,17 +125,17 @@ def test_a_graph_has_the_roles_of_its_operators() -> None:
         run = Written()
         run.operators = operators
         find("F11").strike(run, Aim(times=1))
-        assert [word for word in run.said if word.startswith("delete")] == [*own, *others]
+        assert [name for name in run.said if name.startswith("delete")] == [*own, *others]
 
 
 def test_random_deletions_hit_spare_pods_only_and_the_same_ones_for_one_seed() -> None:
     said = done("random")
-    assert {word.split()[-1] for word in said if "delete" in word} <= {"g-pass-1", "g-manager-1"}
+    assert {name.split()[-1] for name in said if "delete" in name} <= {"g-pass-1", "g-manager-1"}
     assert said[-1] == "redundant"
     run = Written()
     run.spare = []
     find("F14").strike(run, Aim(duration_s=0.005, every_s=0.001))
-    assert not [word for word in run.said if "delete" in word], "the last replica of a state is never hit"
+    assert not [name for name in run.said if "delete" in name], "the last replica of a state is never hit"
 
 
 def test_a_promoted_backup_dies_only_after_it_was_promoted() -> None:
@@ -170,9 +170,9 @@ def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
         (Broken(), "F30", "start controllers"),
         (Unending(), "F30", "start controllers"),
     )
-    for run, word, back in cases:
+    for run, name, back in cases:
         with pytest.raises(TimeoutError):
-            find(word).strike(run, Aim())
+            find(name).strike(run, Aim())
         assert run.said[-1] == back
 
 
@@ -215,9 +215,9 @@ def test_scenarios_are_found_by_id_and_name_and_others_are_named() -> None:
         done("F11", Aim(role="successor"))
     with pytest.raises(ValueError, match='pass has no role "primary"; there are active'):
         done("F11", Aim(operator="pass", role="primary"))
-    for word in ("F31", "F34"):
+    for name in ("F31", "F34"):
         with pytest.raises(ValueError, match="frontend has no model"):
-            done(word, Aim(operator="frontend"))
-    for word in ("F27", "F33"):
+            done(name, Aim(operator="frontend"))
+    for name in ("F27", "F33"):
         with pytest.raises(ValueError, match="keeps no state"):
-            done(word, Aim(operator="pass"))
+            done(name, Aim(operator="pass"))

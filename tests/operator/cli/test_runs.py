@@ -111,9 +111,9 @@ def test_a_supervisor_killed_leaves_no_process_and_its_leftovers_are_cleared(ham
     assert memory.exists()
     assert hams.json("status", "--all") == []
     for _ in range(2):
-        told = hams("status")
-        assert told.returncode == 1
-        assert "orphan does not run any more: its supervisor" in told.stderr
+        status = hams("status")
+        assert status.returncode == 1
+        assert "orphan does not run any more: its supervisor" in status.stderr
     assert not memory.exists()
     assert not (hams.home / "orphan" / "run.json").exists()
     hams.ok("up", file, "--detach")
@@ -192,7 +192,7 @@ def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
 
 
 @pytest.mark.parametrize(
-    ("raises", "told"),
+    ("raises", "sentence"),
     [
         ("ImportError", "a frontend cannot be started (exit code 70): ImportError: this is no FastAPI"),
         (
@@ -201,7 +201,7 @@ def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
         ),
     ],
 )
-def test_a_process_of_ours_that_cannot_be_started_is_named_with_its_last_line(hams, raises, told):
+def test_a_process_of_ours_that_cannot_be_started_is_named_with_its_last_line(hams, raises, sentence):
     """As after an installation whose versions do not go together: it is said at once, not after the whole
     timeout."""
     broken = hams.folder / "packages"
@@ -210,7 +210,7 @@ def test_a_process_of_ours_that_cannot_be_started_is_named_with_its_last_line(ha
     hams.environment["PYTHONPATH"] = str(broken)
     failed = hams("up", hams.graph("broken"), "--detach", "--timeout", "10m")
     assert failed.returncode == 1
-    assert f"hams: {told}" in failed.stderr
+    assert f"hams: {sentence}" in failed.stderr
     assert hams.processes() == []
 
 
@@ -320,13 +320,13 @@ def test_f26_while_etcd_is_away_the_graph_serves_and_status_says_what_is_missing
     assert infer(url, "away", 1.0, "k") == 2
     seen: list[dict[str, tuple[str, str]]] = [{}]
 
-    def told() -> bool:
+    def reports_all() -> bool:
         status = hams.json("status")
         assert len(status["instances"]) == 7
         seen[0] = {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
         return seen[0]["Ready"] == ("True", "Serving")
 
-    hams.until(told, "everybody is reached, and serves")
+    hams.until(reports_all, "everybody is reached, and serves")
     assert seen[0]["Redundant"] == ("False", "EtcdAway")
     os.kill(etcd, signal.SIGCONT)
     hams.until(lambda: hams.settled("away"), "redundant again")

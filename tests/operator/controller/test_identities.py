@@ -165,12 +165,12 @@ def test_a_certificate_is_good_only_for_what_it_was_made_for(change: str) -> Non
 async def test_a_graph_gets_an_authority_whose_key_stays_with_the_controller() -> None:
     world = World()
     token = await world.identities().ensure(PLACE)
-    kept = world.secret("hams-system", f"graph-{UID}")
-    assert kept["ca.key"].startswith(b"-----BEGIN PRIVATE KEY")
+    secret = world.secret("hams-system", f"graph-{UID}")
+    assert secret["ca.key"].startswith(b"-----BEGIN PRIVATE KEY")
     assert set(world.mounted) == {"ca.crt", "tls.crt", "tls.key", "identity", "probe-token", "metrics-token"}
-    assert kept["ca.key"] not in world.mounted.values()
+    assert secret["ca.key"] not in world.mounted.values()
     assert world.mounted["identity"] == b"spiffe://hams/shop/pair"
-    assert world.mounted["probe-token"].decode() == token == kept["probe-token"].decode()
+    assert world.mounted["probe-token"].decode() == token == secret["probe-token"].decode()
     owner = world.kube.items["Secret", "shop", "pair-hams-tls"]["metadata"]["ownerReferences"][0]
     assert owner["uid"] == UID
     names = (
@@ -317,8 +317,11 @@ async def test_etcd_members_the_controller_and_graphs_get_what_each_needs_and_no
     world = World()
     keys = world.keys()
     await keys.reconcile()
-    members, kept = world.secret("hams-system", "hams-etcd-tls"), world.secret("hams-system", "hams-etcd-ca")
-    assert not {value for name, value in kept.items() if name.endswith(".key")} & set(members.values())
+    members, secret = (
+        world.secret("hams-system", "hams-etcd-tls"),
+        world.secret("hams-system", "hams-etcd-ca"),
+    )
+    assert not {value for name, value in secret.items() if name.endswith(".key")} & set(members.values())
     hosts = (
         parsed(members["tls.crt"])
         .extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -331,12 +334,14 @@ async def test_etcd_members_the_controller_and_graphs_get_what_each_needs_and_no
         "localhost",
     }
     assert parsed(members["tls.crt"]).subject.rfc4514_string() == "", "it would be taken for a user"
-    parsed(members["peer.crt"]).verify_directly_issued_by(parsed(kept["peer-ca.crt"]))
+    parsed(members["peer.crt"]).verify_directly_issued_by(parsed(secret["peer-ca.crt"]))
     await world.identities(keys=keys).ensure(PLACE)
     user = parsed(world.mounted["etcd.crt"])
     assert user.subject.rfc4514_string() == f"CN={user_of(UID)}"
-    user.verify_directly_issued_by(parsed(kept["ca.crt"]))
-    assert kept["ca.crt"] != kept["peer-ca.crt"] != world.mounted["ca.crt"] != world.mounted["etcd-ca.crt"]
+    user.verify_directly_issued_by(parsed(secret["ca.crt"]))
+    assert (
+        secret["ca.crt"] != secret["peer-ca.crt"] != world.mounted["ca.crt"] != world.mounted["etcd-ca.crt"]
+    )
 
 
 async def test_etcds_certificates_are_replaced_before_they_end_and_its_authorities_stay() -> None:
@@ -344,7 +349,7 @@ async def test_etcds_certificates_are_replaced_before_they_end_and_its_authoriti
     keys = world.keys()
     await keys.reconcile()
     assert keys.tls.certificate is not None
-    members, kept, own = (
+    members, secret, own = (
         world.secret("hams-system", "hams-etcd-tls"),
         world.secret("hams-system", "hams-etcd-ca"),
         keys.tls.certificate.read_bytes(),
@@ -355,7 +360,7 @@ async def test_etcds_certificates_are_replaced_before_they_end_and_its_authoriti
     await keys.reconcile()
     after = world.secret("hams-system", "hams-etcd-tls")
     assert {name for name in after if after[name] == members[name]} == {"ca.crt", "peer-ca.crt"}
-    assert world.secret("hams-system", "hams-etcd-ca") == kept
+    assert world.secret("hams-system", "hams-etcd-ca") == secret
     assert keys.tls.certificate.read_bytes() != own
 
 

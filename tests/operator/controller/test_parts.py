@@ -336,19 +336,19 @@ class Script(FakeKube):
 
 
 async def follow(script: Script) -> list[str]:
-    told: list[str] = []
+    enqueued: list[str] = []
     follower = ObjectFollower(
         script,
         PODS,
         "",
         "x",
-        lambda item: told.append(item["metadata"]["name"]),
-        lambda ns, name: told.append(f"-{name}"),
+        lambda item: enqueued.append(item["metadata"]["name"]),
+        lambda ns, name: enqueued.append(f"-{name}"),
     )
     task = asyncio.ensure_future(follower.run())
     await script.over.wait()
     task.cancel()
-    return told
+    return enqueued
 
 
 async def test_a_follower_tells_what_is_there_and_what_changes(quick: None) -> None:
@@ -436,17 +436,17 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
     class Deaf:
         live = False
 
-    client, told, turned = MemoryStore().client(), list[str](), asyncio.Event()
+    client, enqueued, turned = MemoryStore().client(), list[str](), asyncio.Event()
 
     def changed(uid: str) -> None:
-        told.append(uid)
+        enqueued.append(uid)
         turned.set()
 
     mirror = Mirror(client, changed)
     mirror.away = ""
     looking = asyncio.create_task(mirror._check_liveness(Deaf()))
     await asyncio.sleep(0.05)
-    assert (mirror.away, told) == ("", [])
+    assert (mirror.away, enqueued) == ("", [])
     for cut in (True, False):
         turned.clear()
         (client.partition if cut else client.heal)()
@@ -454,7 +454,7 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
             await turned.wait()
         assert bool(mirror.away) == cut
     looking.cancel()
-    assert told == ["", ""]
+    assert enqueued == ["", ""]
 
 
 async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_looked_at() -> None:
@@ -470,10 +470,10 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
         lambda: None,
     )
     controller._keys["u"] = ("ns", "g")
-    told: list[tuple[str, str]] = []
-    controller.workers.enqueue = told.append  # type: ignore[method-assign]
+    enqueued: list[tuple[str, str]] = []
+    controller.workers.enqueue = enqueued.append  # type: ignore[method-assign]
     controller.mirror._set_away("")
-    assert (doubts, told) == (["doubt"], [("ns", "g")])
+    assert (doubts, enqueued) == (["doubt"], [("ns", "g")])
     controller.mirror._set_away("nobody answers")
     assert doubts == ["doubt"], "in vain as yet"
     controller.mirror._set_away("")
@@ -493,9 +493,9 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
             yield Restored(9, 3)
 
     client.watch = lambda prefix, after: Back()  # type: ignore[method-assign, assignment, return-value]
-    told.clear()
+    enqueued.clear()
     await controller.mirror._follow(await client.get_prefix("/"))
-    assert (doubts, told) == (["doubt"] * 3, [("ns", "g")])
+    assert (doubts, enqueued) == (["doubt"] * 3, [("ns", "g")])
 
 
 # -- its own port --------------------------------------------------------------------------------------------
@@ -619,7 +619,7 @@ class Gated(FakeKube):
         return await super().get(resource, namespace, name)
 
 
-class Told(Webhook):
+class RecordingWebhook(Webhook):
     """Tells when it has begun to listen, and where."""
 
     def __init__(self, kube: FakeKube, options: ControllerOptions) -> None:
@@ -653,7 +653,7 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
         webhook_port=0,
         health_port=0,
     )
-    webhook, election = Told(kube, options), Election(kube, "hams-system", "c")
+    webhook, election = RecordingWebhook(kube, options), Election(kube, "hams-system", "c")
     runner = await _health(options, election, cast(Controller, SimpleNamespace()), kube, webhook)
     running = asyncio.create_task(webhook.run())
     try:
@@ -707,7 +707,7 @@ async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next
         health_port=0,
     )
     hooks = [{"name": "graphs.hams.dev", "clientConfig": {"service": {"name": "hams-webhook"}}}]
-    webhook = Told(kube, options)
+    webhook = RecordingWebhook(kube, options)
     running = asyncio.create_task(webhook.run())
     try:
         async with asyncio.timeout(20):
@@ -745,24 +745,24 @@ def _service(version: str, port: int) -> Json:
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the answer", "after it"])
 def test_what_was_written_is_no_news_when_the_watch_tells_of_it(early: bool) -> None:
-    told: list[object] = []
-    store = Store(told.append)
+    enqueued: list[object] = []
+    store = Store(enqueued.append)
     with store.writing("Service", "ns", "g"):
         if early:
             store.put(_service("5", 1))
         store.put(_service("5", 1), ours=True)
     if not early:
         store.put(_service("5", 1))
-    assert told == []
+    assert enqueued == []
     store.put(_service("6", 2))
-    assert told == [("ns", "g")]
+    assert enqueued == [("ns", "g")]
 
 
 @pytest.mark.parametrize("events", [["4", "5"], ["6"], ["5", "6"]])
 def test_what_others_write_beside_us_is_news_and_the_last_word_counts(events: list[str]) -> None:
     for during in (True, False):
-        told: list[object] = []
-        store = Store(told.append)
+        enqueued: list[object] = []
+        store = Store(enqueued.append)
         with store.writing("Service", "ns", "g"):
             if during:
                 for version in events:
@@ -773,12 +773,12 @@ def test_what_others_write_beside_us_is_news_and_the_last_word_counts(events: li
                 store.put(_service(version, int(version)))
         (item,) = store.objects(("ns", "g"))
         assert item["spec"]["port"] == int(events[-1])
-        assert bool(told) == (events[-1] == "6" or (not during and events == ["4", "5"]))
+        assert bool(enqueued) == (events[-1] == "6" or (not during and events == ["4", "5"]))
 
 
 def test_what_the_watch_tells_during_a_write_that_fails_is_heard() -> None:
-    told: list[object] = []
-    store = Store(told.append)
+    enqueued: list[object] = []
+    store = Store(enqueued.append)
 
     def fail() -> None:
         with store.writing("Service", "ns", "g"):
@@ -787,7 +787,7 @@ def test_what_the_watch_tells_during_a_write_that_fails_is_heard() -> None:
 
     with pytest.raises(KubeError):
         fail()
-    assert (told, len(store.objects(("ns", "g")))) == ([("ns", "g")], 1)
+    assert (enqueued, len(store.objects(("ns", "g")))) == ([("ns", "g")], 1)
     with store.writing("Service", "ns", "g"):
         store.put(_service("6", 2))
         store.drop("Service", "ns", "g")
@@ -817,10 +817,10 @@ def _graph(
 def test_what_a_person_asks_for_while_a_status_is_written_is_news(early: bool) -> None:
     """The answer to our write holds it already, so that the watch, which tells of it later, tells nothing
     new."""
-    told: list[object] = []
-    store = Store(told.append)
+    enqueued: list[object] = []
+    store = Store(enqueued.append)
     store.put_graph(_graph("4", "m:1"))
-    told.clear()
+    enqueued.clear()
     with store.writing("ServiceGraph", "ns", "g"):
         if early:
             store.put_graph(_graph("5", "m:2"))
@@ -829,24 +829,24 @@ def test_what_a_person_asks_for_while_a_status_is_written_is_news(early: bool) -
     if not early:
         store.put_graph(_graph("5", "m:2"))
         store.put_graph(_graph("6", "m:2", "ours"))
-    assert told == [("ns", "g")]
+    assert enqueued == [("ns", "g")]
 
 
 def test_a_status_and_a_finalizer_of_ours_are_no_news() -> None:
-    told: list[object] = []
-    store = Store(told.append)
+    enqueued: list[object] = []
+    store = Store(enqueued.append)
     store.put_graph(_graph("4", "m:1"))
-    told.clear()
+    enqueued.clear()
     for item in (_graph("5", "m:1", finalizers=("ours",)), _graph("6", "m:1", "ours", finalizers=("ours",))):
         with store.writing("ServiceGraph", "ns", "g"):
             store.put_graph(item, ours=True)
         store.put_graph(item)
-    assert told == []
+    assert enqueued == []
 
 
 def test_what_is_deleted_before_our_write_is_answered_is_gone() -> None:
-    told: list[object] = []
-    store = Store(told.append)
+    enqueued: list[object] = []
+    store = Store(enqueued.append)
     store.put_graph(_graph("4", "m:1"))
     with store.writing("Service", "ns", "g"):
         store.drop("Service", "ns", "g")
@@ -854,12 +854,12 @@ def test_what_is_deleted_before_our_write_is_answered_is_gone() -> None:
     assert store.objects(("ns", "g")) == []
     store.put(_service("5", 1))  # it was another one that had gone
     assert len(store.objects(("ns", "g"))) == 1
-    told.clear()
+    enqueued.clear()
     with store.writing("ServiceGraph", "ns", "g"):
         store.drop_graph(("ns", "g"))
         store.put_graph(_graph("6", "m:1", "ours"), ours=True)
     assert store.graph(("ns", "g")) is None
-    assert told
+    assert enqueued
 
 
 def test_the_end_of_a_graph_is_not_that_of_the_next_one_of_its_name() -> None:

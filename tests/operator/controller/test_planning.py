@@ -89,7 +89,7 @@ def test_another_shape_waits_for_etcd() -> None:
 def test_another_shape_begins_beside_the_one_that_runs_and_goes_on_with_its_states() -> None:
     decision = plan_of(seen(held()), graph(OTHER_SHAPE)).decision
     assert decision is not None
-    assert (decision.place, decision.follows, decision.kept) == (NEXT, 0, ("count",))
+    assert (decision.place, decision.follows, decision.inherited) == (NEXT, 0, ("count",))
 
 
 def test_a_change_that_was_taken_back_too_often_is_not_tried_again_until_the_resource_changes() -> None:

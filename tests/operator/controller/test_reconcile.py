@@ -245,8 +245,8 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
         of_operator(scene, "count")["version"] == 40
     )  # the end of the epoch before; what was told of that one is old
     assert of_operator(scene, "count")["lastFailover"]["reason"] == "pair-count-1-aa was revoked"
-    told = records.FailoverRecord(2, 41, "pair-count-1-aa: its connection broke")
-    scene.write(records.failover_key(UID, "count"), records.encode_failover(told))
+    record = records.FailoverRecord(2, 41, "pair-count-1-aa: its connection broke")
+    scene.write(records.failover_key(UID, "count"), records.encode_failover(record))
     await scene.settle()
     failover = of_operator(scene, "count")["lastFailover"]
     assert failover["took"] == "41ms"
@@ -416,7 +416,7 @@ def take_away(scene: Scene, name: str, how: str) -> None:
 async def test_a_lost_config_map_is_no_leave_to_lose_a_state(how: str) -> None:
     scene = Scene()
     await scene.serving()
-    kept = scene.etcd.read(records.spec_key(UID))
+    stored = scene.etcd.read(records.spec_key(UID))
     scene.ask(without_count())
     await scene.settle()
     take_away(scene, "pair-graph", how)
@@ -428,7 +428,7 @@ async def test_a_lost_config_map_is_no_leave_to_lose_a_state(how: str) -> None:
         "pair-count",
         "pair-frontend",
     }
-    assert scene.etcd.read(records.spec_key(UID)) == kept
+    assert scene.etcd.read(records.spec_key(UID)) == stored
     assert decode_spec(
         scene.kube.items["ConfigMap", "shop", "pair-graph"]["data"]["spec.json"].encode()
     ).operators.keys() == {"pass", "count"}
@@ -758,7 +758,7 @@ SERVICE = ("Service", "shop", "pair")
 DENIED = KubeError(403, 'POST .../services: services "pair" is forbidden: exceeded quota')
 
 
-def told(scene: Scene, kind: str) -> tuple[str, str]:
+def shown(scene: Scene, kind: str) -> tuple[str, str]:
     result = scene.condition(kind)
     return result["status"], result["reason"]
 
@@ -769,18 +769,18 @@ async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_re
     del scene.kube.items[SERVICE]
     scene.kube.refused = {"create Service pair": DENIED}
     await look_in_vain(scene, "exceeded quota")
-    assert told(scene, "Ready") == ("False", "Rejected")
+    assert shown(scene, "Ready") == ("False", "Rejected")
     assert (
         scene.condition("Ready")["message"]
         == f"the Service pair is not there, or not of this graph: {DENIED}"
     )
-    assert told(scene, "Redundant") == ("True", "InSync"), "no state is in danger"
-    assert told(scene, "Progressing") == ("False", "Rejected")
+    assert shown(scene, "Redundant") == ("True", "InSync"), "no state is in danger"
+    assert shown(scene, "Progressing") == ("False", "Rejected")
     assert "exceeded quota" in scene.events()["NotReady"]
     scene.kube.refused = {}
     await scene.look()
     assert SERVICE in scene.kube.items
-    assert (told(scene, "Ready"), told(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
+    assert (shown(scene, "Ready"), shown(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
 
 
 @pytest.mark.parametrize("labels", [{}, LABELS], ids=["unlabelled", "as-ours"])
@@ -799,12 +799,12 @@ async def test_a_graph_whose_services_name_is_somebody_elses_by_now_is_not_ready
         }
     )
     await look_in_vain(scene, "Service pair: there already")
-    assert told(scene, "Ready") == ("False", "NameTaken")
+    assert shown(scene, "Ready") == ("False", "NameTaken")
     assert "Service pair: there already, and not of this graph" in scene.condition("Ready")["message"]
     assert scene.kube.items[SERVICE] == theirs
     del scene.kube.items[SERVICE]
     await scene.settle()
-    assert (told(scene, "Ready"), told(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
+    assert (shown(scene, "Ready"), shown(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
 
 
 async def test_a_service_that_is_made_again_at_once_is_no_news() -> None:
@@ -814,7 +814,7 @@ async def test_a_service_that_is_made_again_at_once_is_no_news() -> None:
     del scene.kube.items[SERVICE]
     await scene.look()
     assert scene.kube.calls[before:] == ["create Service pair"]
-    assert told(scene, "Ready") == ("True", "Serving")
+    assert shown(scene, "Ready") == ("True", "Serving")
 
 
 async def test_a_service_that_could_not_be_made_yet_is_missed_for_as_long() -> None:
@@ -824,11 +824,11 @@ async def test_a_service_that_could_not_be_made_yet_is_missed_for_as_long() -> N
     scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
     with pytest.raises(Again, match="is going"):
         await scene.look()
-    assert told(scene, "Ready") == ("False", "NoService")
-    assert told(scene, "Progressing") == ("True", "Recovering")
+    assert shown(scene, "Ready") == ("False", "NoService")
+    assert shown(scene, "Progressing") == ("True", "Recovering")
     scene.kube.refused = {}
     await scene.look()
-    assert told(scene, "Ready") == ("True", "Serving")
+    assert shown(scene, "Ready") == ("True", "Serving")
 
 
 async def test_a_graph_that_has_no_service_yet_waits_for_its_parts_first() -> None:
@@ -836,7 +836,7 @@ async def test_a_graph_that_has_no_service_yet_waits_for_its_parts_first() -> No
     scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
     with pytest.raises(Again, match="is going"):
         await scene.look()
-    assert told(scene, "Ready") == ("False", "NoPrimary")
+    assert shown(scene, "Ready") == ("False", "NoPrimary")
 
 
 async def test_which_shape_serves_is_not_a_matter_of_the_service() -> None:
@@ -850,13 +850,13 @@ async def test_which_shape_serves_is_not_a_matter_of_the_service() -> None:
     ):
         scene.ask(text, {ALLOW_STATE_LOSS: "true"})
         await scene.settle()
-    assert told(scene, "Ready") == ("True", "Serving"), "by the Service, whichever shape has written it last"
-    assert told(scene, "Progressing") == ("True", "Replacing")
+    assert shown(scene, "Ready") == ("True", "Serving"), "by the Service, whichever shape has written it last"
+    assert shown(scene, "Progressing") == ("True", "Replacing")
     before = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
     del scene.kube.items[SERVICE]
     scene.kube.refused = {"create Service pair": DENIED}
     await look_in_vain(scene, "exceeded quota")
-    assert told(scene, "Ready") == ("False", "Rejected")
+    assert shown(scene, "Ready") == ("False", "Rejected")
     assert {item["name"] for item in scene.graph["status"]["operators"]} == {"pass", "count"}
     assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == before
 
@@ -1421,7 +1421,7 @@ async def test_a_change_that_is_refused_is_stalled_and_readiness_is_about_what_r
     scene.ask(LOSES)
     await scene.look()
     assert kstatus(scene.graph) == "Failed"
-    assert told(scene, "Stalled") == ("True", "ChangeRefused")
+    assert shown(scene, "Stalled") == ("True", "ChangeRefused")
     assert scene.condition("Ready")["observedGeneration"] == 1, "of what runs"
     assert scene.condition("Stalled")["observedGeneration"] == 2, "of what was refused"
     assert scene.graph["status"]["observedGeneration"] == 2
@@ -1448,19 +1448,19 @@ async def test_what_the_api_server_refuses_is_stalled(refusal: KubeError | None,
     with pytest.raises(Again):
         await scene.look()
     assert kstatus(scene.graph) == "Failed"
-    assert told(scene, "Stalled") == ("True", reason)
+    assert shown(scene, "Stalled") == ("True", reason)
 
 
 async def test_an_invalid_graph_and_a_lost_state_are_stalled() -> None:
     wrong = Scene(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
     await wrong.look()
-    assert (kstatus(wrong.graph), told(wrong, "Stalled")) == ("Failed", ("True", "Invalid"))
+    assert (kstatus(wrong.graph), shown(wrong, "Stalled")) == ("Failed", ("True", "Invalid"))
     lost = Scene()
     await lost.serving()
     gone = ReplicaSet("count", 2, None, (), (), ((1, 40),), lost=True)
     lost.topology(Topology(6, (*TOPOLOGY.sets[:2], gone), TOPOLOGY.tables, ()))
     await lost.look()
-    assert (kstatus(lost.graph), told(lost, "Stalled")) == ("Failed", ("True", "StateLost"))
+    assert (kstatus(lost.graph), shown(lost, "Stalled")) == ("Failed", ("True", "StateLost"))
 
 
 async def test_what_could_not_be_applied_yet_is_not_observed() -> None:
@@ -1502,7 +1502,7 @@ async def test_a_stateless_operator_without_any_instance_is_not_redundant() -> N
     for tables in ((), (SlotTable("pass", (Slot(1, None), Slot(1, None))),)):
         scene.topology(Topology(6, TOPOLOGY.sets, tables, ()))
         await scene.look()
-        assert told(scene, "Redundant") == ("False", "Degraded")
+        assert shown(scene, "Redundant") == ("False", "Degraded")
         assert "pass has no active instance" in scene.condition("Redundant")["message"]
 
 

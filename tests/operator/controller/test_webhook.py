@@ -48,10 +48,10 @@ def test_a_right_graph_is_let_in() -> None:
 
 
 def test_a_wrong_one_is_refused_with_all_that_is_wrong_in_the_words_of_validate() -> None:
-    with pytest.raises(InvalidGraph) as told:
+    with pytest.raises(InvalidGraph) as refusal:
         load_text(WRONG, on_kubernetes=True)
     result = answer(WRONG)
-    said = [f"{problem.path}: {problem.message}" for problem in told.value.problems]
+    said = [f"{problem.path}: {problem.message}" for problem in refusal.value.problems]
     assert len(said) >= 2
     assert (result["allowed"], sorted(result["status"]["message"].split("\n"))) == (False, sorted(said))
 

@@ -59,7 +59,7 @@ class Broken:
         return "listen tcp 127.0.0.1:2379: bind: address already in use"
 
 
-async def kept(member: Broken, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+async def pauses_of(member: Broken, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Keep it until it stays; the pauses."""
     pauses: list[float] = []
 
@@ -78,7 +78,7 @@ async def test_the_pause_grows_up_to_its_bound_and_each_end_is_told_with_its_rea
     monkeypatch, caplog
 ) -> None:
     member = Broken([-signal.SIGKILL, *[1] * 9], [])
-    pauses = await kept(member, monkeypatch)
+    pauses = await pauses_of(member, monkeypatch)
     assert member.starts == len(pauses) == 10
     assert pauses == sorted(pauses)
     assert pauses[-1] == restart_pause_max_s
@@ -93,7 +93,7 @@ async def test_a_start_that_fails_is_told_and_tried_again_after_a_longer_pause(m
     member = Broken(
         [-signal.SIGKILL], [OSError(errno.ENOSPC, "No space left on device", "/logs/etcd-0.log"), None]
     )
-    pauses = await kept(member, monkeypatch)
+    pauses = await pauses_of(member, monkeypatch)
     assert member.starts == 2
     assert pauses == [2 * limits.restart_pause_s, 4 * limits.restart_pause_s]
     assert "etcd cannot be started again: /logs/etcd-0.log: No space left on device" in caplog.text
@@ -101,7 +101,7 @@ async def test_a_start_that_fails_is_told_and_tried_again_after_a_longer_pause(m
 
 async def test_an_etcd_without_its_data_is_not_started_as_an_empty_one(monkeypatch, caplog) -> None:
     member = Broken([-signal.SIGKILL], [], has_data=[False, False, True])
-    await kept(member, monkeypatch)
+    await pauses_of(member, monkeypatch)
     assert member.starts == 1
     assert caplog.text.count("its data below data are gone") == 2
 
@@ -110,7 +110,7 @@ async def test_data_that_cannot_be_looked_at_for_a_while_end_nothing(monkeypatch
     member = Broken(
         [-signal.SIGKILL], [], has_data=[OSError(errno.EIO, "Input/output error", "data/member/wal"), True]
     )
-    pauses = await kept(member, monkeypatch)
+    pauses = await pauses_of(member, monkeypatch)
     assert member.starts == 1
     assert len(pauses) == 2
     assert "etcd cannot be started again: data/member/wal: Input/output error" in caplog.text
@@ -118,7 +118,7 @@ async def test_data_that_cannot_be_looked_at_for_a_while_end_nothing(monkeypatch
 
 async def test_an_end_by_a_signal_without_a_name_is_told_by_its_number(monkeypatch, caplog) -> None:
     member = Broken([-40], [])
-    await kept(member, monkeypatch)
+    await pauses_of(member, monkeypatch)
     assert member.starts == 1
     assert "etcd ended with signal 40; it is started again" in caplog.text
 
@@ -159,19 +159,19 @@ class TestReal:
     async def test_a_port_that_is_taken_meanwhile_is_told_and_waited_for(
         self, member: EtcdProcess, caplog: pytest.LogCaptureFixture
     ) -> None:
-        told = asyncio.Event()
+        warned = asyncio.Event()
 
         class Tell(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 if "address already in use" in record.getMessage():
-                    told.set()
+                    warned.set()
 
         handler = Tell()
         logging.getLogger("hams.local").addHandler(handler)
         try:
             await member.kill()
             with socket.create_server(("127.0.0.1", member.ports.client)):
-                await asyncio.wait_for(told.wait(), 60)
+                await asyncio.wait_for(warned.wait(), 60)
         finally:
             logging.getLogger("hams.local").removeHandler(handler)
         client = EtcdCoordination(member.endpoint)

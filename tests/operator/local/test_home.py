@@ -127,11 +127,11 @@ def test_logs_of_a_run_before_are_set_aside_and_the_oldest_go(tmp_path, monkeypa
         for path in home.logs.iterdir():
             os.utime(path, (number * 60, number * 60))
         home.release()
-    kept = sorted(home.earlier.iterdir())
-    assert [(folder / "a-1.log").read_text() for folder in kept] == [
+    folders = sorted(home.earlier.iterdir())
+    assert [(folder / "a-1.log").read_text() for folder in folders] == [
         f"run {number}" for number in range(2, runs_logged_max + 2)
     ]
-    assert (kept[-1] / "supervisor.log").read_text() == f"run {runs_logged_max + 1}"
+    assert (folders[-1] / "supervisor.log").read_text() == f"run {runs_logged_max + 1}"
 
 
 def test_what_a_run_writes_is_for_its_user_alone():

@@ -117,13 +117,13 @@ class Unasked:
 async def test_variables_of_a_model_are_there_when_its_interpreter_starts(instances, tmp_path, monkeypatch):
     """Read at the start: PYTHONPATH, where Python looks for its `sitecustomize`; PYTHONHASHSEED; the current
     folder is not looked in."""
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if not sys.flags.isolated:\n"
-        f'    open({str(told)!r}, \'w\').write(f\'{{hash("x")}} {{os.environ["OMP_NUM_THREADS"]}} '
+        f'    open({str(reported)!r}, \'w\').write(f\'{{hash("x")}} {{os.environ["OMP_NUM_THREADS"]}} '
         f"{{sys.flags.safe_path}}')\n"
         "    os._exit(7)\n"
     )
@@ -143,7 +143,7 @@ async def test_variables_of_a_model_are_there_when_its_interpreter_starts(instan
         env={**os.environ, "PYTHONHASHSEED": "1"},
     )
     number = (await expected.communicate())[0].decode().strip()
-    assert told.read_text() == f"{number} 3 True"
+    assert reported.read_text() == f"{number} 3 True"
     assert not instances._fresh
 
 
@@ -250,29 +250,29 @@ async def test_a_model_that_ends_by_a_signal_without_a_name_is_started_again(ins
 
 
 async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch, caplog):
-    told = asyncio.Event()
+    reported = asyncio.Event()
 
     def full(path, bytes_max):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     class Tell(logging.Handler):
         def emit(self, record):
-            told.set()
+            reported.set()
 
     monkeypatch.setattr("hams_operator.local.instances.log_check_s", 0.0)
     monkeypatch.setattr("hams_operator.local.instances.log_bytes_max", 10)
     monkeypatch.setattr("hams_operator.local.instances.cut", full)
-    kept = instances.home.logs / "learner-1-abcd.log"
-    kept.write_text("more than ten bytes")
+    log_file = instances.home.logs / "learner-1-abcd.log"
+    log_file.write_text("more than ten bytes")
     handler = Tell()
     logging.getLogger("hams.local").addHandler(handler)
     try:
         instances._spawn_task(instances._rotate_logs())
-        await told.wait()
+        await reported.wait()
     finally:
         logging.getLogger("hams.local").removeHandler(handler)
     assert not instances.failed.done()
-    assert kept.read_text() == "more than ten bytes"
+    assert log_file.read_text() == "more than ten bytes"
 
 
 async def test_the_last_words_of_a_model_that_writes_without_end_are_few(instances):
@@ -471,7 +471,7 @@ async def test_a_supervisor_that_gets_no_cpu_takes_nobody_for_hung_and_says_so(
 )
 def test_who_may_be_the_last_to_have_a_state(members, revoked, last):
     topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
-    registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
+    registered = {name: MemberRecord("learner", "", former) for name, former in members.items()}
     assert holders_of(topology, registered)[1] == frozenset(last)
 
 
@@ -540,7 +540,7 @@ async def test_a_second_run_on_a_port_is_refused_with_the_name_of_the_first(tmp_
 )
 def test_who_has_a_state_that_nobody_else_has(members, revoked, alone):
     topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
-    registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
+    registered = {name: MemberRecord("learner", "", former) for name, former in members.items()}
     assert holders_of(topology, registered)[0] == frozenset(alone)
 
 
@@ -623,5 +623,5 @@ async def test_a_process_to_fork_from_that_never_gets_warm_ends_the_run(instance
 
     monkeypatch.setattr("hams_operator.local.instances.ForkClient", Cold)
     await instances._warm("data", ("hams_sidecar.proxy",))
-    told = await instances.failed
-    assert told.startswith("the process that imports data modules ended 2 times: Illegal instruction")
+    reported = await instances.failed
+    assert reported.startswith("the process that imports data modules ended 2 times: Illegal instruction")

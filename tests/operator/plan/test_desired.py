@@ -92,7 +92,7 @@ def test_a_frontend_answers_its_clients_and_hands_over_within_its_grace() -> Non
     pod = pod_of(PAIR, "pair-frontend")["spec"]
     command = pod["containers"][0]["command"]
     propagation, drain = (
-        float(command[command.index(word) + 1]) for word in ("--propagation-s", "--drain-s")
+        float(command[command.index(option) + 1]) for option in ("--propagation-s", "--drain-s")
     )
     assert propagation + open_requests_s_max + drain < pod["terminationGracePeriodSeconds"]
     assert drain > 2 * core.leave_wait_s, "it is let go, if a log takes no longer to copy than that"
@@ -183,8 +183,8 @@ def test_certificates_are_mounted_by_our_containers_and_not_by_models() -> None:
         assert volume["secret"] == {"secretName": "pair-hams-tls", "defaultMode": 0o440}
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
             mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "tls"]
-            told = "--tls" in container["command"]
-            assert (mounts, told) == (
+            named = "--tls" in container["command"]
+            assert (mounts, named) == (
                 ([], False) if container["name"] == "model" else (["/etc/hams-tls"], True)
             ), name
 
@@ -321,8 +321,8 @@ def test_clients_tokens_are_mounted_where_they_are_asked_for_and_nowhere_else() 
             volumes = [
                 volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tokens"
             ]
-            told = "--tokens" in str(pod["containers"][0]["command"])
-            assert (volumes, told) == ((["pair-clients"], True) if name == "pair-frontend" else ([], False))
+            named = "--tokens" in str(pod["containers"][0]["command"])
+            assert (volumes, named) == ((["pair-clients"], True) if name == "pair-frontend" else ([], False))
     runs = {
         name: objects(text)["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS]
         for name in ("pair-count", "pair-frontend")

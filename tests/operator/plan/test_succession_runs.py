@@ -21,7 +21,7 @@ from hams_graph import load_text
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.successions import advance
 from hams_operator.local.etcd import LocalEtcd
-from hams_operator.plan.change import kept_states
+from hams_operator.plan.change import inherited_states
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import GraphRef, Settings
 from hams_protocol.graph import Graph
@@ -139,7 +139,7 @@ class World:
         graph = load_text(text, uid=place.graph_uid(), on_kubernetes=True)
         if follows is not None:
             await self.mirror.ensure_follows(
-                graph.data.uid, Follows(follows.data.uid, kept_states(follows.data, graph.data))
+                graph.data.uid, Follows(follows.data.uid, inherited_states(follows.data, graph.data))
             )
         objects = desired(graph, encode_spec(graph).decode(), place, Settings(etcd=self.etcd, tls=False))
         kubelet = Ports(self.folder, objects, FakeKube(), self.etcd)
@@ -612,8 +612,8 @@ async def test_after_the_switch_the_old_shape_passes_on_and_a_third_one_knows_th
         assert result.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE] * 2
         assert third.data.uid != new.data.uid
         for key, before in (("first", first), ("second", second)):
-            kept = await ask(key, Ports.http + 4)
-            assert kept[1]["outputs"] == before[1]["outputs"]
+            reply = await ask(key, Ports.http + 4)
+            assert reply[1]["outputs"] == before[1]["outputs"]
         graph, kubelet = result.shapes[2]
         await kubelet.start(
             "counting-frontend-r2-9",
@@ -626,9 +626,9 @@ async def test_after_the_switch_the_old_shape_passes_on_and_a_third_one_knows_th
             result.kill(2, pod, "frontend")
         while True:
             try:
-                kept = await ask("first", Ports.http + 4)
+                reply = await ask("first", Ports.http + 4)
             except (OSError, ValueError):
                 continue
-            if kept[0] == 200:
+            if reply[0] == 200:
                 break
-        assert kept[1]["outputs"] == first[1]["outputs"], "who comes later has them of the others"
+        assert reply[1]["outputs"] == first[1]["outputs"], "who comes later has them of the others"

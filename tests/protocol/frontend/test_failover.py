@@ -177,7 +177,7 @@ def test_an_owner_that_does_not_wait_for_its_followers_breaks_the_law(name, muta
         net.kill("F-1")
         net.fail_over(0, revoke="F-1")
         net.op("p").durable = True
-        assert net.machines["F-2"].shards()[0].kept_replies == 0
+        assert net.machines["F-2"].shards()[0].stored_replies == 0
     else:
         net.cut |= {("F-1", "F-2"), ("F-2", "F-1")}
         net.ask("F-1", "k")
@@ -316,9 +316,9 @@ def test_who_was_admitted_and_revoked_before_it_heard_of_either_keeps_its_log():
     net.topology = net.topology.with_set(replace(replica_set, in_sync=("F-2",), joining=()))
     net.topology = replace(net.topology, generation=net.topology.generation + 2, revoked=("F-2",))
     net.feed("F-2", TopologyLearnt(net.topology, net.revision + 2))
-    kept = net.machines["F-2"].kept_logs()
-    assert kept is not None
-    assert set(kept.logs) == {0}
+    logs = net.machines["F-2"].logs_to_keep()
+    assert logs is not None
+    assert set(logs.logs) == {0}
 
 
 def test_a_freeze_of_an_older_generation_is_refused():
@@ -406,12 +406,12 @@ def test_a_revoked_frontend_comes_back_under_a_fresh_id_with_its_logs():
     net.cut.add(("F-1", "etcd"))
     net.commit(replace(net.topology, revoked=("F-2",)))
     net.kill("F-1")
-    kept = net.machines["F-2"].kept_logs()
-    assert kept is not None
-    assert kept.former == "F-2"
-    back = net.machines["F-9"] = FrontendMachine(net.graph, "F-9", kept)
+    logs = net.machines["F-2"].logs_to_keep()
+    assert logs is not None
+    assert logs.instance == "F-2"
+    back = net.machines["F-9"] = FrontendMachine(net.graph, "F-9", logs)
     net.feed("F-9", TopologyLearnt(net.topology, net.revision))
-    assert back.kept_of == "F-2"
+    assert back.former_id == "F-2"
     net.deliver("manager", "F-9", Freeze(1, net.topology.generation, "F/0", 1))
     sender, answer = net.manager[-1]
     assert isinstance(answer, FreezeAnswer)
@@ -420,7 +420,7 @@ def test_a_revoked_frontend_comes_back_under_a_fresh_id_with_its_logs():
     net.commit(
         net.topology.with_set(replace(replica_set, epoch=2, primary="F-9", in_sync=(), ends=((1, 3),)))
     )
-    assert back.kept_of is None
+    assert back.former_id is None
     again = net.ask("F-9", "k")
     assert net.reply(again) == net.reply(first) == ["p-1:1"]
 
@@ -430,7 +430,7 @@ def test_a_frontend_that_is_to_end_stays_as_long_as_its_kept_logs_may_be_the_las
     net.cut.add(("F-1", "etcd"))
     net.commit(replace(net.topology, revoked=("F-2",)))
     net.kill("F-1")
-    net.machines["F-9"] = FrontendMachine(net.graph, "F-9", net.machines["F-2"].kept_logs())
+    net.machines["F-9"] = FrontendMachine(net.graph, "F-9", net.machines["F-2"].logs_to_keep())
     net.feed("F-9", TopologyLearnt(net.topology, net.revision))
     net.feed("F-9", Drain())
     assert "F-9" not in net.stopped
@@ -445,12 +445,12 @@ def test_kept_logs_are_dropped_when_the_topology_no_longer_names_their_holder():
     net = Net(graph(op("p", FRONTEND))).start()
     net.etcd_away = True
     net.commit(replace(net.topology, revoked=("F-2",)))
-    back = net.machines["F-9"] = FrontendMachine(net.graph, "F-9", net.machines["F-2"].kept_logs())
+    back = net.machines["F-9"] = FrontendMachine(net.graph, "F-9", net.machines["F-2"].logs_to_keep())
     net.feed("F-9", TopologyLearnt(net.topology, net.revision))
-    assert back.kept_of == "F-2"
+    assert back.former_id == "F-2"
     net.commit(net.proposals[-1][1])
     assert net.topology.find("F/0").in_sync == ()
-    assert back.kept_of is None
+    assert back.former_id is None
 
 
 def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():

@@ -179,7 +179,7 @@ def test_requests_without_key_leave_nothing_behind():
         net.ask("F-2")
         net.run()
     state = net.machines["F-1"]._owners[0].log.state
-    assert len(state.kept) == 0
+    assert len(state.keyed) == 0
     assert len(state.unkeyed) <= 3
 
 

@@ -66,10 +66,10 @@ def test_memory_is_flat_over_ten_thousand_requests():
     assert max(sum(item) for item in sizes[1:]) <= sum(sizes[0]) * 1.05
     for machine in net.machines.values():
         assert machine.waiting_clients == 0
-        assert all(shard.open_requests == 0 and shard.kept_replies <= 50 for shard in machine.shards())
+        assert all(shard.open_requests == 0 and shard.stored_replies <= 50 for shard in machine.shards())
         for holder in (*machine._owners.values(), *machine._followers.values()):
             assert holder.log is not None
-            assert holder.log.kept_entries == 0
+            assert holder.log.retained_entries == 0
         assert len(machine._outbox) == 0
 
 

@@ -292,7 +292,7 @@ def test_followers_learn_what_is_committed_even_if_nothing_follows():
     net.run()
     net.advance(0.1)
     (shard,) = net.machines["F-2"].shards()
-    assert (shard.committed, shard.last, shard.kept_replies, shard.open_requests) == (3, 3, 1, 0)
+    assert (shard.committed, shard.last, shard.stored_replies, shard.open_requests) == (3, 3, 1, 0)
 
 
 def test_the_ack_set_is_checked_after_every_step():

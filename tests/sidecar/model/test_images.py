@@ -188,10 +188,10 @@ async def test_a_model_of_contract_version_1_is_captured_whole_and_cut_here(tmp_
 async def test_chunks_that_cannot_be_the_state_s_end_the_session(tmp_path: Path, changed: Any) -> None:
     class Liar(OldModel):
         async def captures(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.told = changed
+            self.reported = changed
             while True:
                 _, body = await self.read(reader)
-                said = {"changed": self.told} if body["version"] else {}
+                said = {"changed": self.reported} if body["version"] else {}
                 writer.write(self.frame(8, version=body["version"], nbytes=len(self.state), **said))
 
     arena = Arena(16 << 20, path=tmp_path / "arena")

@@ -14,7 +14,7 @@ from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import Version, VersionStore
 
 
-class KeptState:
+class FormerState:
     """Versions and consumed units of one former instance in `epoch`.
 
     `settled` is the newest version that was certainly durable or applied: a former backup reports it; a
@@ -25,7 +25,7 @@ class KeptState:
     __slots__ = (
         "completed",
         "epoch",
-        "former",
+        "instance",
         "layout",
         "led",
         "lineage",
@@ -38,7 +38,7 @@ class KeptState:
     def __init__(
         self,
         op: str,
-        former: InstanceId,
+        instance: InstanceId,
         epoch: int,
         led: bool,
         settled: int,
@@ -49,7 +49,7 @@ class KeptState:
         layout: str = "",
     ) -> None:
         self.op = op
-        self.former = former
+        self.instance = instance
         self.epoch = epoch
         self.led = led
         self.settled = settled
@@ -61,7 +61,7 @@ class KeptState:
 
     def is_named(self, replica_set: ReplicaSet) -> bool:
         """Whether the topology names the former id in the epoch of this state."""
-        return replica_set.epoch == self.epoch and self.former in replica_set.members
+        return replica_set.epoch == self.epoch and self.instance in replica_set.members
 
     def may_resume(self, replica_set: ReplicaSet) -> bool:
         """Whether the set's epoch follows the one of this state and begins at a version that is here."""

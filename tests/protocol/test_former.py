@@ -9,7 +9,7 @@ from hams_protocol.effects import LoadState, NoteFailover, NoteLost, Propose, Se
 from hams_protocol.events import CasSettled, Member, MembersChanged
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import (
-    KEPT,
+    HOLDS,
     Deliver,
     Durable,
     Fence,
@@ -52,9 +52,9 @@ def stopped(rig, topology):
 def back(rig, topology=None, ready=True):
     """The same under its fresh id, before it has learnt anything but this topology."""
     assert isinstance(rig.machine, StatefulMachine)
-    kept = rig.machine.kept_state()
-    assert kept is not None
-    fresh = Rig(StatefulMachine(DATA, "q", "q-9", kept))
+    former = rig.machine.state_to_keep()
+    assert former is not None
+    fresh = Rig(StatefulMachine(DATA, "q", "q-9", former))
     if ready:
         fresh.ready(P("state 0 of another process"))
     if topology is not None:
@@ -80,7 +80,7 @@ def test_a_former_primary_reports_its_newest_record_with_only_durable_deps():
     rig = led()
     stopped(rig, REVOKED)
     fresh = back(rig, REVOKED)
-    assert fresh.machine.kept_of == "q-1"
+    assert fresh.machine.former_id == "q-1"
     assert frozen(fresh).applied == 2, "3 depends on what is pending; what it knew to be durable came along"
     fresh.get("p-1", Durable(dep("p", 1, 6)))
     assert frozen(fresh).applied == 3
@@ -120,7 +120,7 @@ def test_it_tells_a_probe_of_the_state_it_keeps():
     (answer,) = of(fresh.get("m-1", Probe(7)), ProbeAnswer)
     assert [(report.role, report.name, report.epoch) for report in answer.roles] == [
         ("standby", "q", 0),
-        (KEPT, "q", 1),
+        (HOLDS, "q", 1),
     ]
 
 
@@ -132,7 +132,7 @@ def test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_cons
     assert [(note.epoch, note.end, note.primary) for note in of(effects, NoteFailover)] == [(2, 2, "q-9")]
     assert of(effects, LoadState)[0].state == P("state 2")
     assert {token.token.request for token in of(effects, Deliver)} == {R0, R1}, "saved outputs are sent again"
-    assert fresh.machine.kept_of is None
+    assert fresh.machine.former_id is None
     fresh.loaded(effects)
     assert not of(fresh.token("p-1", value("p", R1, "p:1", dep("p", 1, 5))), StateRecord)
     assert fresh.machine.version == 2, "what it has consumed does not run again"
@@ -175,7 +175,7 @@ def test_who_joins_the_next_epoch_drops_what_it_kept_and_goes_on():
         topo(3, P1, rset("q", "q-2", epoch=2, ends=((1, 1),), joining=("q-9",)), revoked=("q-1",))
     )
     assert not of(effects, Stop)
-    assert (fresh.machine.role, fresh.machine.kept_of) == ("joining", None)
+    assert (fresh.machine.role, fresh.machine.former_id) == ("joining", None)
 
 
 def test_without_the_record_of_the_end_it_does_not_guess():
@@ -193,7 +193,7 @@ def test_who_is_stopped_before_its_kept_state_was_needed_hands_it_on():
     stopped(rig, REVOKED)
     fresh = back(rig, REVOKED)
     again = back(fresh, REVOKED)
-    assert again.machine.kept_of == "q-1"
+    assert again.machine.former_id == "q-1"
     assert frozen(again).applied == 2
 
 
@@ -202,10 +202,10 @@ def test_who_is_stopped_before_its_kept_state_was_needed_hands_it_on():
 EVERYBODY = ("F-1", "F"), ("p-1", "p"), ("p-2", "p"), ("m-1", "manager")
 
 
-def manager(*members, revoked=("q-1",), sets=(P1, Q1), kept=(("q-9", "q-1"),)):
+def manager(*members, revoked=("q-1",), sets=(P1, Q1), former=(("q-9", "q-1"),)):
     rig = Rig(ManagerMachine(DATA, "m-1"))
     values = tuple(Member(name, what, "") for name, what in (*EVERYBODY, *members))
-    rig.step(MembersChanged((*values, *(Member(name, "q", "", former) for name, former in kept))))
+    rig.step(MembersChanged((*values, *(Member(name, "q", "", old) for name, old in former))))
     rig.learn(topo(1, *sets, revoked=revoked))
     return rig
 
@@ -234,7 +234,7 @@ def test_kept_states_are_asked_only_where_no_in_sync_member_answers():
 
 
 def test_of_several_kept_states_the_lowest_goes_on():
-    rig = manager(revoked=("q-1", "q-2"), kept=(("q-8", "q-2"), ("q-9", "q-1")))
+    rig = manager(revoked=("q-1", "q-2"), former=(("q-8", "q-2"), ("q-9", "q-1")))
     asked = freezes(rig.all)
     assert set(asked) == {"q-8", "q-9"}
     rig.get("q-9", FreezeAnswer(asked["q-9"].attempt, 1, "q", 1, 7))
@@ -244,16 +244,16 @@ def test_of_several_kept_states_the_lowest_goes_on():
 
 
 def test_a_set_whose_members_are_all_revoked_is_lost_only_after_a_while():
-    rig = manager(revoked=("q-1", "q-2"), kept=())
-    rig.after(limits.kept_wait_s / 2)
+    rig = manager(revoked=("q-1", "q-2"), former=())
+    rig.after(limits.former_wait_s / 2)
     assert not of(rig.all, NoteLost)
-    rig.after(limits.kept_wait_s)
+    rig.after(limits.former_wait_s)
     assert [note.op for note in of(rig.all, NoteLost)] == ["q"]
     assert proposed(rig).find("q").lost
 
 
 def test_a_lost_set_is_tried_again_when_a_member_comes_back_with_its_state():
-    rig = manager(revoked=("q-1", "q-2"), kept=(), sets=(P1, replace(Q1, lost=True)))
+    rig = manager(revoked=("q-1", "q-2"), former=(), sets=(P1, replace(Q1, lost=True)))
     assert not freezes(rig.all)
     rig.step(MembersChanged((Member("m-1", "manager", ""), Member("q-9", "q", "", "q-1"))))
     rig.get("q-9", FreezeAnswer(freezes(rig.all)["q-9"].attempt, 1, "q", 1, 7))
@@ -292,7 +292,7 @@ def report(epoch=1):
         1,
         Health.HEALTHY,
         1,
-        (RoleReport("q", "standby", 0, -1, True), RoleReport("q", KEPT, epoch, 7, False)),
+        (RoleReport("q", "standby", 0, -1, True), RoleReport("q", HOLDS, epoch, 7, False)),
     )
 
 
@@ -317,7 +317,7 @@ def test_a_kept_state_of_another_epoch_replaces_nobody():
 
 
 def test_nobody_waits_for_the_fence_of_a_revoked_primary_whose_set_is_put_off():
-    rig = manager(("q-3", "q"), revoked=("q-1", "q-2", "p-1"), kept=())
+    rig = manager(("q-3", "q"), revoked=("q-1", "q-2", "p-1"), former=())
     rig.get("p-2", FreezeAnswer(freezes(rig.all)["p-2"].attempt, 1, "p", 1, 3))
     assert proposed(rig).find("p").primary == "p-2"
     assert not of(rig.all, Fence)

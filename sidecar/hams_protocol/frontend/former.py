@@ -4,11 +4,11 @@ from hams_protocol.frontend.log import ShardLog
 from hams_protocol.ids import InstanceId
 
 
-class KeptLogs:
+class FormerLogs:
     """What a revoked frontend held, by shard, each in the epoch of its `ShardLog`."""
 
-    __slots__ = ("former", "logs")
+    __slots__ = ("instance", "logs")
 
-    def __init__(self, former: InstanceId, logs: dict[int, ShardLog]) -> None:
-        self.former = former
+    def __init__(self, instance: InstanceId, logs: dict[int, ShardLog]) -> None:
+        self.instance = instance
         self.logs = logs
