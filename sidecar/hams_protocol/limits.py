@@ -226,6 +226,10 @@ silence_max_s = 30.0
 """A silence of this length counts, however late its judge runs: a manager that is always short of CPU still
 replaces what is gone."""
 
+doubt_s = 2.0
+"""A manager that was cut off with a part of the graph holds nobody's silence against it for this long once it
+has read what others did meanwhile: connections are there again within that time."""
+
 probe_again_starved_s = 2.0
 """A manager that may not judge asks a suspect again after this long: questions cost the CPU that everybody
 lacks."""

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 class Calm:
     """`hurt`: an instance's faults end then, what follows of them included. `op:x` stands for all of x, ""
-    for everybody."""
+    for everybody. `apart`: managers that were cut off with a part of the graph: that excuses no revocation of
+    those who are well."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self.apart: set[str] = set()
         self._until: dict[str, float] = {}
 
     def hurt(self, instance: str, span_s: float) -> None:
@@ -62,5 +64,5 @@ class Calm:
             node = self._world.nodes[name]
             if node.model is not None and node.model.incomplete:
                 continue
-            if self.is_well(node) and self.is_well(manager):
+            if self.is_well(node) and (self.is_well(manager) or manager.id in self.apart):
                 raise Broken("I7", f"{manager.id} revoked {name}, though neither had a fault")

@@ -576,6 +576,13 @@ def handed_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(at, "drain", f"primary:{op}"), cut]
 
 
+def apart(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A machine is cut off for so long that its manager has given up all others, and they have gone on."""
+    return [
+        Fault(rng.uniform(0.3, 0.8), "apart", "leader" if rng.random() < 0.5 else "any:manager", span_s=2.5)
+    ]
+
+
 def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Everybody waits for CPU, and some die: what refuses connections is replaced all the same."""
     names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F", "leader"]
@@ -754,6 +761,14 @@ LATE: dict[str, Scenario] = {
         "a primary hands its set over and is cut off before it hears of that",
         (*CHAINS, "single"),
         handed_unawares,
+    ),
+    "apart": Scenario(
+        "a machine returns, and its manager hears etcd before it hears others",
+        CHAINS,
+        apart,
+        backups=2,
+        frontends=3,
+        span_s=5.0,
     ),
     "dies-among-starved": Scenario(
         "deaths on a machine with far too few cores", CHAINS, dies_among_starved, span_s=8.0

@@ -90,6 +90,40 @@ def _isolate_late(faults: "Faults", fault: "Fault", node: Node) -> None:
     _isolate(faults, fault, node, late=True)
 
 
+def _apart(faults: "Faults", fault: "Fault", node: Node) -> None:
+    """A machine is cut off, with a manager and a member of every set that has others. It reaches etcd again
+    before its connections to others stand."""
+    world, topology = faults.world, faults.world.etcd.topology
+    side = {node.id: node}
+    for item in topology.sets:
+        members = [name for name in (item.primary, *item.in_sync) if name is not None]
+        if len(members) > 1:
+            name = faults.rng.choice(members)
+            side[name] = world.nodes[name]
+    echo_s = faults.rng.uniform(0.3, 1.2)
+    links: list[Link] = []
+    for inside in side.values():
+        world.calm.hurt(inside.id, fault.span_s + echo_s)
+        for outside in world.living():
+            if outside.id not in side:
+                links += _both(world, inside, outside)
+        world.lives.cut_etcd(inside)
+    world.calm.apart.add(node.id)
+    for link in links:
+        _cut_link(world, link, stalls=True)
+
+    def reach_etcd() -> None:
+        for inside in side.values():
+            world.lives.heal_etcd(inside)
+
+    def heal() -> None:
+        for link in links:
+            world.network.heal(link)
+
+    faults.later(fault.span_s, reach_etcd)
+    faults.later(fault.span_s + echo_s, heal)
+
+
 def _cut_managers(faults: "Faults", fault: "Fault", node: Node) -> None:
     """No manager and no etcd is within reach, all peers are: it may be revoked and go on for a while."""
     _deaf_to_managers(faults, fault, node)
@@ -379,6 +413,7 @@ OF_ONE: dict[str, Callable[["Faults", "Fault", Node], None]] = {
     "isolate": _isolate,
     "isolate-last": _isolate,
     "isolate-late": _isolate_late,
+    "apart": _apart,
     "cut-managers": _cut_managers,
     "deaf-to-managers": _deaf_to_managers,
     "cut-etcd": _cut_etcd,

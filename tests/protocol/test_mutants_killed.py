@@ -54,6 +54,7 @@ KILLERS: dict[str, Callable[[], None]] = {
         recovery.test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion
     ),
     "lost-probe-counts": (recovery.test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back),
+    "cut-off-judge-judges": recovery.test_a_manager_that_was_cut_off_hears_others_before_it_judges_them,
     "starved-judge-judges": (
         recovery.test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while
     ),

@@ -663,3 +663,45 @@ def test_a_delay_that_is_small_against_what_the_graph_tolerates_keeps_nobody_fro
     rig.get("q-1", Suspect("p-1", "silent"))
     rig.after(0.6)
     assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
+def cut_off(rig):
+    """This manager's machine is cut off with p-1: it hears nobody else, and gives all others up."""
+    for name in EVERYBODY:
+        rig.get(name.replace("_", "-"), Heartbeat(1))
+    for name in EVERYBODY:
+        if name != "p_1":
+            rig.step(PeerDown(name.replace("_", "-")))
+    rig.after(0.6)
+    rig.step(CasUnknown())  # nor does it reach etcd
+    rig.all.clear()
+
+
+def test_a_manager_that_was_cut_off_hears_others_before_it_judges_them():
+    rig = manager(P, Q, S)
+    cut_off(rig)
+    rig.learn(topo(2, rset("p", "p-2", "p-3", epoch=2), Q, S, revoked=("p-1",)))
+    for _ in range(6):
+        assert not of(rig.after(limits.doubt_s / 8), Propose)
+    assert {"p-2", "q-1", "s-1"} <= set(probes(rig)), "they are asked anew"
+    for name in ("F-1", "p-2", "p-3", "q-1", "q-2", "s-1"):
+        rig.step(PeerUp(name))
+        rig.get(name, ProbeAnswer(probes(rig)[name], Health.HEALTHY, 2))
+    assert not of(rig.after(10.0), Propose)
+
+
+def test_a_manager_that_was_cut_off_acts_on_a_silence_that_lasts():
+    rig = manager(P, Q, S)
+    cut_off(rig)
+    rig.learn(topo(2, rset("p", "p-2", "p-3", epoch=2), Q, S, revoked=("p-1",)))
+    assert "s-1" in proposed(rig.after(limits.doubt_s + 0.1)).revoked
+
+
+def test_a_manager_that_hears_most_of_those_with_a_role_was_not_cut_off():
+    rig = manager(P, Q, S)
+    for name in EVERYBODY:
+        rig.get(name.replace("_", "-"), Heartbeat(1))
+    rig.step(PeerDown("s-1"))
+    rig.step(PeerDown("p-3"))
+    rig.learn(topo(2, rset("p", "p-2", "p-3", epoch=2), Q, S, revoked=("p-1",)))
+    assert "s-1" in proposed(rig.after(0.6)).revoked

@@ -174,12 +174,13 @@ class ManagerMachine:
 
     def _learn(self, topology: Topology, revision: int) -> None:
         self._known = True
+        before = self.knowledge.topology
         if self.knowledge.learn(topology, revision):
             self.attempt = None
             self._needed_since = FOREVER
             # Before the suspicions below: these ask whether a holder of a lost state may yet wake up.
             self.losses.learn()
-            self.suspicions.topology_changed(topology)
+            self.suspicions.topology_changed(before, topology)
 
     def _members_changed(self, event: MembersChanged) -> None:
         self.members = {member.instance: member for member in event.members}

@@ -1,7 +1,8 @@
 """What one manager suspects: probes on their way, answers, and silence (protocol.md, section 6).
 
 Law: an instance is a confirmed suspect only after a direct probe has failed, its connection was refused, or
-its own proxy has said that the model is dead. Silence counts only while this manager's own loop runs on time.
+its own proxy has said that the model is dead. Silence counts only while this manager's own loop runs on time,
+and not where it was this manager that was cut off.
 """
 
 from typing import TYPE_CHECKING
@@ -66,6 +67,7 @@ class Suspicions:
         self.answered_at: dict[InstanceId, float] = {}
         self.held_at: dict[tuple[InstanceId, str, int], float] = {}
         self.ticked_at = -FOREVER
+        self._doubts_until = -FOREVER
         self._met: set[InstanceId] = set()
         self._patience = Patience()
         self._nonces = 0
@@ -90,7 +92,8 @@ class Suspicions:
         starvation explains."""
         due = suspicion.asked_at + self.timeout_s
         silent_since = max(suspicion.began_at, self.answered_at.get(suspicion.instance, -FOREVER))
-        return min(max(due, self.lateness.judges_at), silent_since + limits.silence_max_s)
+        judged_at = min(max(due, self.lateness.judges_at), silent_since + limits.silence_max_s)
+        return max(judged_at, self._doubts_until)
 
     def late(self, by_s: float) -> None:
         """This manager was starved: answers may be waiting unread, so everybody gets that time back."""
@@ -133,14 +136,41 @@ class Suspicions:
 
     # -- what others are seen to do --------------------------------------------------------------------------
 
-    def topology_changed(self, topology: Topology) -> None:
+    def topology_changed(self, before: Topology, topology: Topology) -> None:
         """Suspicions of instances that have no role any more, or are revoked, are over."""
         roles = assign.involved(topology)
+        was_apart = self._was_apart(assign.involved(before), roles.difference(topology.revoked))
         self.open = {
             name: item for name, item in self.open.items() if name in roles and name not in topology.revoked
         }
+        if was_apart:
+            self._doubt()
         self.ask_anew()
         self.suspect_missing()
+
+    def _was_apart(self, before: set[InstanceId], after: set[InstanceId]) -> bool:
+        """Whether others have taken the role of an instance that this manager hears, while it hears hardly
+        any of those who have a role now."""
+        heard = any(not self._is_mute(name) for name in before.difference(after))
+        return heard and 2 * sum(map(self._is_mute, after)) > len(after)
+
+    def _is_mute(self, instance: InstanceId) -> bool:
+        """Whether nothing but silence comes from an instance: it may be this manager that is cut off."""
+        if instance not in self._met:
+            return True
+        return self.is_silent(instance) and not self.is_refused(instance)
+
+    def _doubt(self) -> None:
+        """This manager was cut off, not those who are silent to it. It may reach etcd again before it reaches
+        them: they are asked anew, and have time for their connections to stand."""
+        now = self._ctx.now
+        self._doubts_until = now + limits.doubt_s
+        for suspicion in self.open.values():
+            if suspicion.health is None and not self.is_refused(suspicion.instance):
+                suspicion.confirmed_at = FOREVER
+                suspicion.began_at = suspicion.asked_at = now
+                suspicion.again_at = now + limits.probe_again_after_s
+                self._probe(suspicion)
 
     def members_changed(self, here: set[InstanceId]) -> None:
         """`here`: registered, or with a role. Nothing is remembered of any other instance."""

@@ -114,6 +114,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "silent-leader-dropped": ("silent-primary",),
     "skip-without-deps": ("F1",),
     "slot-moves-while-busy": ("planned",),
+    "cut-off-judge-judges": ("apart",),
     "starved-judge-judges": ("F42",),
     "suspect-without-backup": ("innocents",),
     "unreadable-is-lost": ("unreadable",),

@@ -304,6 +304,11 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "cut-off-judge-judges": Mutant(
+        "a manager that was cut off holds the silence of the others against them when it is back",
+        "6",
+        (Edit("recovery.suspicions", "Suspicions.topology_changed", "if was_apart:", "if False:"),),
+    ),
     "starved-judge-judges": Mutant(
         "a manager whose own loop is late holds others' silence against them",
         "6",
