@@ -85,6 +85,11 @@ class Stretch:
         self.durable: list[tuple[int, int]] = []
         self.mark = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether its primary did nothing that anybody knows of."""
+        return not (self.units or self.durable)
+
     def owner(self, version: int) -> "Stretch":
         """The stretch that `version`, named in this epoch, belongs to: everything up to `start` was taken
         over."""
@@ -469,7 +474,7 @@ class Tables:
             if number - 1 not in table.restarts
             and self._said_later(table, number) is None
             # Its primary died before it wrote anything, and what it had is said to be lost.
-            and not (number < epoch and number in table.restarts)
+            and not ((number < epoch or stretch.is_empty) and number in table.restarts)
         ]
         if missing:
             which = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
@@ -506,7 +511,7 @@ class Tables:
         writes in order has written the line with the commit."""
         stretch = table.stretches.get(epoch)
         later = min((number for number in table.failovers if number > epoch), default=None)
-        if self.ordered or later is None or (stretch is not None and (stretch.units or stretch.durable)):
+        if self.ordered or later is None or (stretch is not None and not stretch.is_empty):
             return None
         return (
             None

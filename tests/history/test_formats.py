@@ -77,6 +77,8 @@ def test_a_primary_of_a_lost_epoch_may_have_died_before_it_wrote_anything() -> N
     again = unit("p 3/1", "0/3", "0/3", "w")
     lines = [second(ONE), *LOGGED, *THREE, log("0/3"), restarted("p", 2, 0), again]
     assert not [item.message for item in check(lines).problems]
+    lines.insert(-1, failover("p", 3, 0))  # which says that there was an epoch 2
+    assert not [item.message for item in check(lines).problems]
     ran = unit("p 2/4", "0/3", "0/3", "w", version=4)
     report = check([second(ONE), *LOGGED, *THREE, log("0/3"), ran, restarted("p", 2, 0)])
     assert "epoch 2 without a failover line" in "\n".join(item.message for item in report.problems)
