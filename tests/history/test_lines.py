@@ -24,7 +24,7 @@ from hams_history.lines import (
     OperatorEntry,
     decode,
     encode,
-    errors_read_max,
+    line_bytes_max,
     tensor_digest,
     writer_from,
 )
@@ -133,7 +133,7 @@ def test_an_instance_id_that_is_no_file_name_is_refused(tmp_path: Path, name: st
 def test_a_line_that_is_too_long_is_refused_with_its_whole_call(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path, "p-1")
     empty = len(encode(CompleteLine(req="")))
-    longest = CompleteLine(req="x" * (errors_read_max - empty))
+    longest = CompleteLine(req="x" * (line_bytes_max - empty))
     writer.write(longest)
     with pytest.raises(HistoryLineTooLong):
         writer.write(EXEC, CompleteLine(req=longest.req + "x"))

@@ -104,8 +104,8 @@ class Kubelet:
             environment = {item["name"]: item["value"] for item in container["env"] if "value" in item}
             known = environment | {"POD_NAME": pod, "POD_IP": "127.0.0.1"}
             words = [
-                self.word(word, here, known, number)
-                for word in (*container["command"], *container.get("args", []))
+                self.argument(argument, here, known, number)
+                for argument in (*container["command"], *container.get("args", []))
             ]
             if words[0] == "hams-model":
                 words[:1] = ["python3", "-m", "hams_sdk"]
@@ -138,18 +138,18 @@ class Kubelet:
         )
         return f"GET {path} HTTP/1.1\r\n{headers}\r\n".encode()
 
-    def word(self, word: str, here: Path, known: dict[str, str], number: int) -> str:
+    def argument(self, argument: str, here: Path, known: dict[str, str], number: int) -> str:
         for name, value in known.items():
-            word = word.replace(f"$({name})", value)
-        word = (
-            word.replace(LINK_DIR, str(here / "run"))
+            argument = argument.replace(f"$({name})", value)
+        argument = (
+            argument.replace(LINK_DIR, str(here / "run"))
             .replace(TLS_DIR, str(here / "tls"))
             .replace(SPEC_DIR, str(here / "config"))
             .replace("/app", str(self.folder))
         )
-        word = word.replace(f"tcp:0.0.0.0:{PEER_PORT}", f"tcp:127.0.0.1:{PEERS_FROM + number}")
+        argument = argument.replace(f"tcp:0.0.0.0:{PEER_PORT}", f"tcp:127.0.0.1:{PEERS_FROM + number}")
         return {str(PROBE_PORT): str(PROBES_FROM + number), "8080": str(HTTP), "8081": str(HTTP + 1)}.get(
-            word, word
+            argument, argument
         )
 
     async def ready(self, pod: str, wanted: bytes = b"200") -> None:
@@ -183,7 +183,7 @@ class Kubelet:
         is left."""
         here = self.folder / pod
         done = await asyncio.create_subprocess_exec(
-            sys.executable, *(word.replace(LINK_DIR, str(here / "run")) for word in hook[1:])
+            sys.executable, *(argument.replace(LINK_DIR, str(here / "run")) for argument in hook[1:])
         )
         self.processes[f"{pod}/model"].send_signal(signal.SIGTERM)
         assert await done.wait() == 0

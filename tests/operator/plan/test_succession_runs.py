@@ -109,11 +109,11 @@ class Ports(Kubelet):
 
     http = HTTP + 10
 
-    def word(self, word: str, here: Path, known: dict[str, str], number: int) -> str:
+    def argument(self, argument: str, here: Path, known: dict[str, str], number: int) -> str:
         shape = (number - PODS) // 20
         return {"8080": str(self.http + 2 * shape), "8081": str(self.http + 1 + 2 * shape)}.get(
-            word
-        ) or super().word(word, here, known, number)
+            argument
+        ) or super().argument(argument, here, known, number)
 
 
 class World:
