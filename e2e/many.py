@@ -61,7 +61,7 @@ async def _run(bare: Bare, graph: Json, names: list[str]) -> dict[str, object]:
     number, kube, controller = len(names), bare.kube, bare.processes["controller"]
     processes = (*bare.processes.values(), Process("measuring", os.getpid()))
     print(", ".join(f"{item.name}: process {item.pid}" for item in processes), flush=True)
-    sent, looks, answered = await _sent(bare), await _looks(bare), await _answered(kube)
+    sent, rounds, answered = await _sent(bare), await _rounds(bare), await _answered(kube)
     cpu_s = {item.name: item.cpu_s() for item in processes}
     began = time.monotonic()
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
@@ -72,7 +72,7 @@ async def _run(bare: Bare, graph: Json, names: list[str]) -> dict[str, object]:
     took_s = time.monotonic() - began
     cpu_s = {item.name: item.cpu_s() - cpu_s[item.name] for item in processes}
     memory = {"then": controller.memory_mb("VmRSS"), "most": controller.memory_mb("VmHWM")}
-    sent, looks = await _sent(bare) - sent, await _looks(bare) - looks
+    sent, rounds = await _sent(bare) - sent, await _rounds(bare) - rounds
     answered = Counter(await _answered(kube)) - Counter(answered)
     objects = {kind: await _count(kube, kind) / number for kind in OWNED}
     return {
@@ -81,7 +81,7 @@ async def _run(bare: Bare, graph: Json, names: list[str]) -> dict[str, object]:
         "cpu_ms_per_graph": {name: round(1000 * value / number, 1) for name, value in cpu_s.items()},
         "controller_mb": memory,
         "controller_requests_per_graph": round(sent / number, 2),
-        "controller_looks_per_graph": round(looks / number, 2),
+        "controller_looks_per_graph": round(rounds / number, 2),
         "answered_per_graph": {
             name: round(value / number, 2) for name, value in answered.most_common() if value >= number / 2
         },
@@ -136,7 +136,7 @@ async def _sent(bare: Bare) -> int:
     return int((await bare.metrics())["hams_controller_kube_requests_total"])
 
 
-async def _looks(bare: Bare) -> int:
+async def _rounds(bare: Bare) -> int:
     return int((await bare.metrics())["hams_controller_rounds_total"])
 
 

@@ -319,18 +319,18 @@ class Engine:
         `number` is the newest then. On the capture thread. Raises as `capture`."""
         granted: list[memoryview] = []
 
-        def noted(nbytes: int) -> memoryview:
+        def grant(nbytes: int) -> memoryview:
             granted.append(space(nbytes))
             return granted[0]
 
         with self._lock:
             newest, self._table = self._table, None
             if newest is not None and newest.number == base and newest.chunk_nbytes == chunk_nbytes:
-                report = self.state.capture_changed(newest, noted, self._mark)
+                report = self.state.capture_changed(newest, grant, self._mark)
                 addresses = newest.addresses[: chunks.count(report.nbytes, chunk_nbytes)]
                 runs = report.changed or []
             else:
-                report = self.state.capture(noted, self._mark)
+                report = self.state.capture(grant, self._mark)
                 self.state.is_base()
                 addresses = []
                 runs = [(0, chunks.count(report.nbytes, chunk_nbytes))]

@@ -107,7 +107,7 @@ def fan_name(op: str, lane: Lane) -> str:
     return f"{op}[{','.join(lane)}]" if lane else op
 
 
-def torn(fans: Iterable[tuple[tuple[str, ValueId], ...]]) -> str | None:
+def inconsistent_fan_out(fans: Iterable[tuple[tuple[str, ValueId], ...]]) -> str | None:
     """The fan-out operator of which tokens of one request with these `fan`s stem from two executions, if any
     (section 4)."""
     seen: dict[str, ValueId] = {}
@@ -211,11 +211,11 @@ class JoinBuffer:
                     Kind.ERROR, ModelError(self.operator.name, "every input was refused", status=422)
                 )
             return Forward(Kind.SKIP, None) if all(token.kind is Kind.SKIP for token in unit.used) else None
-        if (op := torn(token.fan for token in unit.used)) is not None:
-            return self.torn_by(op)
+        if (op := inconsistent_fan_out(token.fan for token in unit.used)) is not None:
+            return self.inconsistent_by(op)
         return Forward(Kind.SKIP, None) if not values or required - values else None
 
-    def torn_by(self, op: str) -> Forward:
+    def inconsistent_by(self, op: str) -> Forward:
         """What a unit passes on that would mix two executions of `op`."""
         message = f'two values of "{op}" met: its instance and every receiver of the first one died together'
         return Forward(Kind.ERROR, ModelError(self.operator.name, message))

@@ -181,7 +181,7 @@ class Knowledge:
             return deps
         return tuple(dep for dep in deps if self.status_of(dep) is not Status.DURABLE)
 
-    def bare(self, token: Token) -> Token:
+    def pruned(self, token: Token) -> Token:
         """The token as it is handed on: its receiver may have started too late to hear of ends of epochs long
         past."""
         deps = self.prune(token.deps)

@@ -59,18 +59,18 @@ class Lineage:
         self._units.clear()
 
 
-def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...]:
+def pruned(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...]:
     """Units as a newcomer gets them (`Knowledge.bare`)."""
     bared = []
     for item in units:
-        outputs = tuple((target, knowledge.bare(token)) for target, token in item.outputs)
+        outputs = tuple((target, knowledge.pruned(token)) for target, token in item.outputs)
         bared.append(
             Consumed(
                 item.unit,
                 item.seq,
                 item.out,
                 outputs,
-                tuple(knowledge.bare(token) for token in item.fan_inputs),
+                tuple(knowledge.pruned(token) for token in item.fan_inputs),
                 item.fan,
             )
         )

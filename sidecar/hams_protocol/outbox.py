@@ -238,7 +238,7 @@ class Outbox:
         request = entry.token.request
         owner, epoch = self._knowledge.owner(entry.target, request)
         if entry.epoch >= 0:
-            entry.token = self._knowledge.bare(entry.token)
+            entry.token = self._knowledge.pruned(entry.token)
         if (owner, epoch) != (entry.owner, entry.epoch):
             entry.said = entry.said if owner == entry.owner else 0
             entry.owner, entry.epoch, entry.held = owner, epoch, False

@@ -430,7 +430,7 @@ class Vertex(ABC):
                 and slot_number(token.request, slots) == query.slot
                 and token.request not in self.knowledge.completed
             ):
-                stripped = self.knowledge.bare(token).with_meta(self._meta_now(token))
+                stripped = self.knowledge.pruned(token).with_meta(self._meta_now(token))
                 tokens[token.request, token.lane] = stripped
         return tuple(tokens.values())
 

@@ -11,7 +11,7 @@ their sizes.
 ALIGN = 64
 """Bytes. A cache line, and the alignment that vector units like; every tensor begins at a multiple of it."""
 
-LOOKS_MAX = 8
+TRIES_MAX = 8
 """Blocks of the wanted size class that are looked at before a larger one is cut."""
 
 
@@ -46,11 +46,11 @@ class Blocks:
         if own >= len(self._bins):
             return None
         place: int | None = None
-        for looks, offset in enumerate(self._bins[own]):
+        for tries, offset in enumerate(self._bins[own]):
             if self._size[offset] >= size:
                 place = offset
                 break
-            if looks == LOOKS_MAX:
+            if tries == TRIES_MAX:
                 break
         if place is None:
             larger = self._filled >> (own + 1)

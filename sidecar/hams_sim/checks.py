@@ -217,7 +217,7 @@ def _judge_error(world: "World", client: str, outcome: Replied) -> None:
     if (
         error is not None
         and error.message.startswith(("two values of", "two executions of"))
-        and str(outcome.request) not in world.torn
+        and str(outcome.request) not in world.inconsistent
     ):
         raise Broken(
             "I2",
@@ -285,7 +285,7 @@ def is_promised(world: "World", violation: Violation) -> bool:
     if violation.invariant not in ("I2", "I4"):
         return True
     match = re.search(r"\b(\d+/\d+)\b", violation.message)
-    return match is None or match.group(1) not in world.torn
+    return match is None or match.group(1) not in world.inconsistent
 
 
 def final_line(world: "World") -> FinalLine:

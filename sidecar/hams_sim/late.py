@@ -481,7 +481,7 @@ def replied_only(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return faults
 
 
-def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
+def inconsistent_fan_out(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries, and then who got the first, after it has passed it
     on."""
     op = fan_out(graph)
@@ -746,7 +746,9 @@ LATE: dict[str, Scenario] = {
     "replied-only": Scenario(
         "only a frontend tells of a fan-out's value", ("fan-reply",), replied_only, frontends=2, shards=2
     ),
-    "torn-fan": Scenario("a fan-out's owner dies, and who received of it", ("fan-stateless",), torn_fan),
+    "torn-fan": Scenario(
+        "a fan-out's owner dies, and who received of it", ("fan-stateless",), inconsistent_fan_out
+    ),
     "kept-alone": Scenario(
         "what a former primary kept is all there is", ("pair", "sandwich"), last_copy, backups=1, span_s=3.8
     ),

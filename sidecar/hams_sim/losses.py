@@ -73,7 +73,7 @@ class LossJudge:
         if item.name in self._world.graph.operators:
             self._check_newest(item, end, manager)
         world = self._world
-        world.torn.update(
+        world.inconsistent.update(
             str(note.unit.request)
             for (epoch, seq), note in world.recorder.execs.get(item.name, {}).items()
             if note.unit.request not in world.recorder.complete and self.explains(item.name, epoch, seq)

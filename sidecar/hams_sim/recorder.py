@@ -119,7 +119,7 @@ class Recorder:
             if not receivers or (node.id, value) in self.delivered or self._is_on_record(op, unit, value):
                 continue
             if not any(self.can_tell(receiver, epoch, unit) for receiver, epoch in receivers):
-                world.torn.add(str(unit.request))
+                world.inconsistent.add(str(unit.request))
                 world.seen("fan-out owner lost with every receiver")
 
     def can_tell(self, node: "Node", epoch: int, unit: UnitId) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 POISON = re.compile(r"the model died (\d+) times while it ran this request alone")
 HOPS = re.compile(r"feedback of (\S+) went on for more than maxHops=(\d+) internal requests")
 UNREAD = re.compile(r"cannot read what ")
-TORN = re.compile(r"two (values|executions) of ")
+INCONSISTENT = re.compile(r"two (values|executions) of ")
 LOST = re.compile(r"the state of (\S+) is lost")
 NOT_STARTED = re.compile(r"(\S+) has not started")
 
@@ -81,7 +81,7 @@ class Refusals:
         """A reply that is an error. That the two values of a torn fan-out are excused is judged by
         `checks`."""
         of = self._family(request)
-        if TORN.match(error.message):
+        if INCONSISTENT.match(error.message):
             return
         if match := POISON.fullmatch(error.message):
             deaths = max(self._alone[error.op, item] for item in of)

@@ -171,7 +171,7 @@ class World:
         self.calls_open = 0
         self.errored: set[RequestId] = set()
         self.unwritten: set[tuple[str, UnitId]] = set()
-        self.torn: set[str] = set()
+        self.inconsistent: set[str] = set()
         self.received: dict[str, list[tuple[Node, int]]] = {}
         self.fan_outs = frozenset(
             op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1

@@ -41,8 +41,8 @@ async def test_f32_a_graph_begins_from_its_newest_whole_checkpoints(tmp_path: Pa
     (_, newest), (_, before) = list(folder.heads())[:2]
     assert older < newer <= newest.version <= count
     assert await first_count(tmp_path / "again", graphs) == newest.version + 1
-    torn = next(folder.heads())[0]
-    torn.write_bytes(torn.read_bytes()[:-7])
+    cut = next(folder.heads())[0]
+    cut.write_bytes(cut.read_bytes()[:-7])
     assert await first_count(tmp_path / "torn", graphs) == before.version + 1
 
 

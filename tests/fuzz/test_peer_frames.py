@@ -21,7 +21,7 @@ from hams_protocol.messages import Message, Payload
 from hams_wire import limits
 from hams_wire.peers import frames, handshake
 from hams_wire.peers.codec import CODES, Codec
-from hams_wire.peers.errors import BadFrame, NotSendable, Turned
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, NotSendable
 from hams_wire.peers.inbox import Inbox
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
 from tests.fuzz.boundaries import INTEGERS, TEXTS, cases, mutated
@@ -117,7 +117,7 @@ def resident_bytes() -> int:
 def refused(call: Callable[[], object]) -> bool:
     try:
         call()
-    except (BadFrame, Turned):
+    except (BadFrame, ConnectionRejected):
         return True
     return False
 
@@ -150,7 +150,7 @@ def test_a_spoilt_greeting_is_a_greeting_or_refused() -> None:
     hello = msgspec.msgpack.decode(msgspec.msgpack.encode(handshake.Hello("g", "b", "a", "unix:/b", 1, 1)))
     for seed in cases(500):
         rng = Random(seed)
-        kind = rng.choice((frames.HELLO, frames.WELCOME, frames.TURNED))
+        kind = rng.choice((frames.HELLO, frames.WELCOME, frames.REJECTED))
         expected = rng.choice((handshake.Hello, handshake.Welcome))
         try:
             data = msgspec.msgpack.encode(mutated(hello, rng, deep=(1, 5, 200)))

@@ -3,7 +3,7 @@
 from kit import R0, R1, dep, op, skip, value
 
 from hams_protocol.graph import FRONTEND, Join
-from hams_protocol.joins import JoinBuffer, Stage, fan_name, torn
+from hams_protocol.joins import JoinBuffer, Stage, fan_name, inconsistent_fan_out
 from hams_protocol.messages import Kind, ModelError
 
 
@@ -111,8 +111,10 @@ def test_a_fan_out_operator_runs_once_for_each_of_its_lanes():
         value("e", R0, f"e{n}", lane=lane, fan=((fan_name("d", lane), f"d-1:{n}"),))
         for n, lane in enumerate(lanes)
     ]
-    assert torn(token.fan for token in tokens) is None
-    assert torn([*(token.fan for token in tokens), ((fan_name("d", ("c",)), "d-2:1"),)]) == "d"
+    assert inconsistent_fan_out(token.fan for token in tokens) is None
+    assert (
+        inconsistent_fan_out([*(token.fan for token in tokens), ((fan_name("d", ("c",)), "d-2:1"),)]) == "d"
+    )
 
 
 def test_what_an_execution_that_is_certain_ran_on_is_let_go_but_for_fan_out_inputs():

@@ -106,9 +106,9 @@ def test_durable_entries_are_dropped_from_vectors():
 
 def test_a_token_is_handed_on_without_what_is_durable():
     k = knowledge(rset("p", "p-2", epoch=2, ends=((1, 9),)))
-    assert k.bare(value("p", R0, "p-1:1", dep("p", 1, 9))).deps == ()
+    assert k.pruned(value("p", R0, "p-1:1", dep("p", 1, 9))).deps == ()
     token = value("p", R0, "p-1:2", dep("p", 2, 10))
-    assert k.bare(token) is token
+    assert k.pruned(token) is token
 
 
 def test_a_fence_of_a_slot_never_goes_back():

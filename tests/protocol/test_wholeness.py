@@ -161,9 +161,9 @@ def test_what_a_graph_does_not_ask_for_is_told_last() -> None:
 
 
 def test_without_replicas_by_its_own_wish_a_graph_lacks_no_copies() -> None:
-    bare = TEXT.replace("spec:\n", "spec:\n  mode: None\n")
+    without_replicas = TEXT.replace("spec:\n", "spec:\n  mode: None\n")
     topology = replace(WHOLE, sets=(ReplicaSet("count", 1, "c1"), ReplicaSet(SHARD, 1, "f1")))
-    assert messages(topology, seen(warm=0), bare) == ["mode None keeps no replicas"]
+    assert messages(topology, seen(warm=0), without_replicas) == ["mode None keeps no replicas"]
 
 
 def test_copies_are_wanted_of_states_and_shards() -> None:

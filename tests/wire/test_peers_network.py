@@ -35,7 +35,7 @@ from hams_wire.peers import frames, handshake
 from hams_wire.peers.addresses import Tcp, Unix, is_at, parse
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.connection import Receiving, Sending
-from hams_wire.peers.errors import BadFrame, Turned, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, Why
 from hams_wire.peers.network import PeerNetwork, _Peer
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
 from hams_wire.tls import BadCertificates, Certificates
@@ -75,7 +75,7 @@ class Peer:
         self._refused = self.network.refused
         self.network.refused = self._wake_refused  # type: ignore[method-assign] # to be told
 
-    def _wake_refused(self, receiving: Receiving, error: BadFrame | Turned) -> None:
+    def _wake_refused(self, receiving: Receiving, error: BadFrame | ConnectionRejected) -> None:
         self._refused(receiving, error)
         self._wake.set()
 
@@ -377,11 +377,11 @@ async def test_another_graph_another_instance_and_another_version_are_turned_awa
 ) -> None:
     a, other = await make("a"), await make("x", graph="other")
     other.network.set_members({"a": a.network.address})
-    await a.until(lambda: a.network.stats.turned_away >= 1)
+    await a.until(lambda: a.network.stats.rejected >= 1)
     assert other.reports == []
     wrong = await make("y")
     wrong.network.set_members({"b": a.network.address})
-    await a.until(lambda: a.network.stats.turned_away >= 3)
+    await a.until(lambda: a.network.stats.rejected >= 3)
     assert wrong.reports == []
     assert a.reports == []
 
@@ -471,7 +471,7 @@ async def test_F36_a_peer_that_refuses_what_it_is_sent_is_dialled_with_growing_p
 
     async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(handshake.frame(handshake.Welcome(1)))
-        writer.write(handshake.turned_away(Turned(Why.BAD_FRAME, "no such thing")))
+        writer.write(handshake.rejection(ConnectionRejected(Why.BAD_FRAME, "no such thing")))
         await reader.read()
         writer.close()
 
@@ -519,7 +519,7 @@ async def test_F38_connections_over_the_bound_are_turned_away_and_those_that_sta
     await b.until_up("a")
     monkeypatch.setattr(limits, "connections_max", 5)
     strangers = [await raw(a) for _ in range(20)]
-    await a.until(lambda: a.network.stats.turned_away >= 16)
+    await a.until(lambda: a.network.stats.rejected >= 16)
     b.network.send("a", notice(1))
     assert await a.got() == [notice(1)]
     for _, writer in strangers:
@@ -781,7 +781,7 @@ async def test_of_somebody_turned_away_not_even_the_greeting_is_read(
         answer = await reader.read()
         assert b"spiffe://hams/default/other" in answer
     writer.close()
-    await a.until(lambda: a.network.stats.turned_away == 1)
+    await a.until(lambda: a.network.stats.rejected == 1)
     assert "s" not in a.network._peers
 
 
@@ -799,7 +799,7 @@ async def test_a_listener_that_is_none_of_the_graph_is_told_nothing(
     server = await asyncio.get_running_loop().create_server(Listener, "127.0.0.1", 0, ssl=other.server())
     a = await make("a", tls=held(tmp_path / "a", authority))
     peer = _Peer(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    with pytest.raises(Turned, match="default/other"):
+    with pytest.raises(ConnectionRejected, match="default/other"):
         await a.network._dial("s", peer)
     server.close()
     assert not received

@@ -29,7 +29,7 @@ from hams_operator.controller.certificates import (
 )
 from hams_operator.controller.kube import SECRETS, Kube, KubeError
 from hams_operator.controller.options import ControllerOptions
-from hams_operator.controller.secrets import Data, Foreign, data_of, keep
+from hams_operator.controller.secrets import Data, NotOwned, data_of, keep
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.etcd_users import ROOT
 
@@ -87,7 +87,7 @@ class EtcdKeys:
         while True:
             try:
                 await self.reconcile()
-            except (KubeError, NoEtcdKeys, Foreign) as error:
+            except (KubeError, NoEtcdKeys, NotOwned) as error:
                 log.warning("etcd's certificates: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, limits.kube_pause_max_s)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hams_operator.controller.mirror import Known
+from hams_operator.controller.etcd_cache import Known
 from hams_operator.controller.running import Running, incarnation_of, running
 from hams_operator.controller.store import REFUSAL, ROLLING
 from hams_operator.plan.change import Decision

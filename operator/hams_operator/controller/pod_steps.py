@@ -9,7 +9,7 @@ beside it at once.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from hams_operator.controller.mirror import Known
+from hams_operator.controller.etcd_cache import Known
 from hams_operator.controller.observation import Observation
 from hams_operator.plan.pods_seen import Pod, pods_over, pods_silent, roles_of
 

@@ -18,15 +18,15 @@ import uvloop
 from aiohttp import web
 
 from hams_operator.controller import limits
+from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.etcd_keys import EtcdKeys
 from hams_operator.controller.identities import Identities, IssuedIdentities, NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, Kube, KubeError, NoCluster, client_of
 from hams_operator.controller.leading import Leading
-from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import ControllerOptions, options_from
 from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.registrations import WatchEnded, watch_graphs
-from hams_operator.controller.secrets import Foreign
+from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
@@ -58,8 +58,8 @@ class Controller:
         self._listen = listen
         self.workers: Workers[GraphKey] = Workers(self._work)
         self.store = Store(self.workers.enqueue)
-        self.mirror = Mirror(coordination, self._etcd_changed)
-        self._reconciler = Reconciler(kube, self.store, self.mirror, options.settings, identities)
+        self.cache = EtcdCache(coordination, self._etcd_changed)
+        self._reconciler = Reconciler(kube, self.store, self.cache, options.settings, identities)
         self._identities = identities
         self._keys: dict[str, GraphKey] = {}
         self._followers = [
@@ -81,7 +81,7 @@ class Controller:
 
     def _etcd_changed(self, graph_uid: str) -> None:
         if not graph_uid:
-            if not self.mirror.away:
+            if not self.cache.away:
                 self._identities.doubt()
             for every in self._keys.values():
                 self.workers.enqueue(every)
@@ -115,14 +115,14 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             for follower in self._followers:
                 group.create_task(follower.run())
-            group.create_task(self.mirror.run())
+            group.create_task(self.cache.run())
             for follower in self._followers:
                 await follower.synced.wait()
             try:
                 async with asyncio.timeout(10):
-                    await self.mirror.read.wait()
+                    await self.cache.read.wait()
             except TimeoutError:
-                log.warning("etcd does not answer: %s", self.mirror.away)
+                log.warning("etcd does not answer: %s", self.cache.away)
             group.create_task(watch_graphs(self.store, self._options.namespaces, stop, ready))
             await ready.wait()
             self._listen()
@@ -217,7 +217,7 @@ async def _health(
                         await metrics_token(kube, options.namespace, options.metrics_secret),
                         now,
                     )
-                except (KubeError, Foreign) as error:
+                except (KubeError, NotOwned) as error:
                     return web.Response(status=503, text=f"the token of metrics: {error}\n")
             if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), b"Bearer " + token):
                 return web.Response(
@@ -249,7 +249,7 @@ def _samples(controller: Controller, leads: bool, requests: int) -> Iterator[Sam
     yield Sample(
         "hams_controller_etcd_away",
         "Whether etcd cannot be read.",
-        int(bool(controller.mirror.away) and leads),
+        int(bool(controller.cache.away) and leads),
     )
     about = "Whether a condition of a graph's status is True; 0 where it is False or Unknown."
     for (namespace, graph), kind, holds in controller.store.conditions() if leads else ():

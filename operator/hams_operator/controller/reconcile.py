@@ -15,9 +15,9 @@ from typing import ParamSpec, TypeVar
 
 from hams_graph import InvalidGraph
 from hams_operator import limits
+from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import Identities
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
-from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects
 from hams_operator.controller.observation import Observation, place_of
 from hams_operator.controller.planning import GraphPlan, plan_of
@@ -25,7 +25,7 @@ from hams_operator.controller.pod_steps import next_check_s, not_created, pod_st
 from hams_operator.controller.publishing import publish, rfc3339_now
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import incarnation_of
-from hams_operator.controller.secrets import Foreign
+from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.successions import advance, give_up
 from hams_operator.controller.workers import Again
@@ -84,11 +84,11 @@ class Reconciler:
     looked at though nothing happens, or None. Raises `Again` where that could not be done now."""
 
     def __init__(
-        self, kube: Kube, store: Store, mirror: Mirror, settings: Settings, identities: Identities
+        self, kube: Kube, store: Store, cache: EtcdCache, settings: Settings, identities: Identities
     ) -> None:
         self._kube = kube
         self._store = store
-        self._mirror = mirror
+        self._cache = cache
         self._settings = settings
         self._identities = identities
         self._objects = Objects(kube, store)
@@ -124,10 +124,10 @@ class Reconciler:
             tuple(self._store.objects(key)),
             self._store.pods(key),
             {
-                incarnation_of(uid, place): self._mirror.of(uid).copy()
-                for uid in self._mirror.uids(place.owner_uid)
+                incarnation_of(uid, place): self._cache.of(uid).copy()
+                for uid in self._cache.uids(place.owner_uid)
             },
-            self._mirror.away,
+            self._cache.away,
         )
 
     # -- a graph that shall run ------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Reconciler:
         step = Step(None)
         try:
             for old_uid, uid in plan.gives_up:
-                await give_up(self._mirror, old_uid, uid, "another shape is asked for")
+                await give_up(self._cache, old_uid, uid, "another shape is asked for")
             if plan.gives_up:
                 seen = self._observe(key, seen.item)
                 plan = plan_of(seen, read)
@@ -211,7 +211,7 @@ class Reconciler:
         if old is None:
             return Step(None, f"the graph {follows.uid}, whose states it goes on with, cannot be read")
         serves = serving(decision.graph, decision.place, seen.world(decision))
-        return await advance(self._mirror, old, decision.graph, seen.generation, serves)
+        return await advance(self._cache, old, decision.graph, seen.generation, serves)
 
     async def _have(
         self, key: GraphKey, seen: Observation, decision: Decision, given_up: frozenset[int]
@@ -219,16 +219,16 @@ class Reconciler:
         """Have Kubernetes and etcd hold what the decision says; a problem that only a person can solve."""
         place = decision.place
         compiled = encode_spec(decision.graph)
-        if not self._mirror.away:
+        if not self._cache.away:
             if decision.inherited:  # before it begins: its processes ask at their start
                 old_uid = replace(place, incarnation=decision.follows).graph_uid()
-                await self._mirror.ensure_follows(place.graph_uid(), Follows(old_uid, decision.inherited))
-            await self._mirror.ensure_spec(place.graph_uid(), compiled)
+                await self._cache.ensure_follows(place.graph_uid(), Follows(old_uid, decision.inherited))
+            await self._cache.ensure_spec(place.graph_uid(), compiled)
         try:
             probe_token = await self._identities.ensure(
                 place, fresh=FINALIZER not in (seen.item["metadata"].get("finalizers") or [])
             )
-        except Foreign as error:
+        except NotOwned as error:
             return NAME_TAKEN, str(error)
         wanted = await self._apart(
             desired, decision.graph, compiled.decode(), place, self._settings, probe_token
@@ -278,9 +278,9 @@ class Reconciler:
     async def _clear_past(self, pods: tuple[Pod, ...], place: GraphRef) -> None:
         """Etcd keys of earlier incarnations, once none of their pods is left."""
         alive = {replace(place, incarnation=pod.incarnation).graph_uid() for pod in pods}
-        for uid in self._mirror.uids(place.owner_uid):
+        for uid in self._cache.uids(place.owner_uid):
             if incarnation_of(uid, place) < place.incarnation and uid not in alive:
-                await self._mirror.clear(uid)
+                await self._cache.clear(uid)
 
     async def _tend_pods(self, key: GraphKey, seen: Observation) -> None:
         steps = pod_steps(seen, self._silent_since.get(key, {}))
@@ -323,7 +323,7 @@ class Reconciler:
             replacing="" if shown is decision else seen.replacing(decision, performed.step),
         )
         for name in restarts(seen.annotations, world.topology):
-            await self._mirror.allow_restart(shown.place.graph_uid(), name)
+            await self._cache.allow_restart(shown.place.graph_uid(), name)
         before = seen.item.get("status") or {}
         status = status_of(shown.graph, shown.place, world, before, seen.generation, rfc3339_now())
         await publish(self._kube, self._store, seen.item, status, shown.graph)
@@ -355,8 +355,8 @@ class Reconciler:
         seen = self._observe(key, item)
         place = seen.place
         try:
-            if not self._mirror.away:
-                await self._mirror.end_all(place.owner_uid)
+            if not self._cache.away:
+                await self._cache.end_all(place.owner_uid)
         except CoordinationError as error:
             log.warning("%s/%s: its processes may wait for successors before they end: %s", *key, error)
         for held in self._store.objects(key):
@@ -383,7 +383,7 @@ class Reconciler:
         left = seen.pods or any(held["kind"] == "Deployment" for held in seen.objects)
         if left and seen.age_s(metadata["deletionTimestamp"]) < pods_gone_s:
             raise Again("its pods are going", 1.0)
-        await self._mirror.clear_all(place.owner_uid)
+        await self._cache.clear_all(place.owner_uid)
         await self._identities.forget(place.owner_uid)
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
         try:

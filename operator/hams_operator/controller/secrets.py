@@ -17,7 +17,7 @@ Data = Mapping[str, bytes]
 _LABEL = "app.kubernetes.io/managed-by"
 
 
-class Foreign(Exception):
+class NotOwned(Exception):
     """There is a Secret of that name, and it is not ours."""
 
 
@@ -44,7 +44,7 @@ async def keep(
         there = None if fresh else await kube.get(SECRETS, namespace, name)
         fresh = False
         if there is not None and not _is_ours(there, metadata):
-            raise Foreign(f"Secret {name}: there already, and not of this graph")
+            raise NotOwned(f"Secret {name}: there already, and not of this graph")
         held = data_of(there)
         wanted = mended(held)
         if there is not None and wanted == held:

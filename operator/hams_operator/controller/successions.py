@@ -8,7 +8,7 @@ frontends take the succession back.
 import logging
 from collections.abc import Callable, Mapping
 
-from hams_operator.controller.mirror import Known, Mirror
+from hams_operator.controller.etcd_cache import EtcdCache, Known
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.succession.decision import (
@@ -35,7 +35,7 @@ def shape(graph: Graph, known: Known, serves: Callable[[InstanceId], bool] | Non
 
 
 async def advance(
-    mirror: Mirror,
+    cache: EtcdCache,
     old: Graph,
     new: Graph,
     generation: int,
@@ -47,7 +47,7 @@ async def advance(
     Raises CoordinationError; after that everything is looked at anew.
     """
     old_uid, new_uid = old.data.uid, new.data.uid
-    before, after = mirror.of(old_uid), mirror.of(new_uid)
+    before, after = cache.of(old_uid), cache.of(new_uid)
     assert after.follows is not None, "a successor"
     record = before.succession
     step = next_step(shape(old, before), shape(new, after, serves), after.follows.kept, record)
@@ -56,7 +56,7 @@ async def advance(
     log.warning("succession of %s by %s: %s %s", old_uid, new_uid, step.phase.value, step.why)
     try:
         changed = record_of(step, record, new_uid, generation)
-        await mirror.take_step(old_uid, changed, guards_of(step.phase))
+        await cache.take_step(old_uid, changed, guards_of(step.phase))
     except NotApplied as error:
         log.info(
             "succession of %s: something has changed meanwhile: %s", old_uid, error
@@ -64,12 +64,12 @@ async def advance(
     return step
 
 
-async def give_up(mirror: Mirror, old_uid: str, new_uid: str, why: str) -> None:
+async def give_up(cache: EtcdCache, old_uid: str, new_uid: str, why: str) -> None:
     """Have the record say that this successor shall never serve, before anything of it is taken away. Raises
     CoordinationError."""
-    record = record_of_giving_up(mirror.of(old_uid).succession, new_uid, why)
+    record = record_of_giving_up(cache.of(old_uid).succession, new_uid, why)
     if record is not None:
-        await mirror.take_step(old_uid, record, guards_of(record.phase))
+        await cache.take_step(old_uid, record, guards_of(record.phase))
 
 
 def given_up(number: int, known: Mapping[int, Known], number_of: Callable[[str], int]) -> bool:

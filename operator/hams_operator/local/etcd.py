@@ -175,7 +175,7 @@ class EtcdProcess:
             if ready.done():
                 ready.result()
                 return
-            reason = self.last_complaint()
+            reason = self.last_error()
             if "address already in use" in reason:
                 raise _PortTaken(reason)
             raise EtcdNotStarted(
@@ -214,7 +214,7 @@ class EtcdProcess:
             process.kill()
             await process.wait()
 
-    def last_complaint(self) -> str:
+    def last_error(self) -> str:
         """Its last complaint since its last start: a log entry, or the plain text of the Go runtime or the
         flag parser. Raises OSError."""
         with self.log.open("rb") as said:

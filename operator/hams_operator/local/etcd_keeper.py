@@ -73,6 +73,6 @@ def _reason(member: EtcdProcess, status: int) -> str:
     if status < 0:
         return ""
     try:
-        return f": {member.last_complaint()} (log: {member.log})"
+        return f": {member.last_error()} (log: {member.log})"
     except OSError as error:
         return f" (log: {member.log}: {error.strerror})"

@@ -377,7 +377,7 @@ def relevant_to_operator(graph: Graph, op: Operator) -> str:
     """Digest of the part of the graph on which an operator's processes depend."""
     data = graph.data
     frontend = replace(FrontendSpec(), shards=data.frontend.shards, max_in_flight=data.frontend.max_in_flight)
-    operators = tuple(item if item.name == op.name else _bare(item) for item in data.operators)
+    operators = tuple(item if item.name == op.name else _without_model(item) for item in data.operators)
     operators = tuple(
         replace(item, hot_standbys=0, backups=0, slots=1, pod_template="{}") for item in operators
     )
@@ -387,7 +387,7 @@ def relevant_to_operator(graph: Graph, op: Operator) -> str:
 def relevant_to_frontend(graph: Graph) -> str:
     """Digest of the part of the graph on which frontends depend."""
     data = graph.data
-    operators = tuple(replace(_bare(item), backups=0, slots=1) for item in data.operators)
+    operators = tuple(replace(_without_model(item), backups=0, slots=1) for item in data.operators)
     return _digest(
         replace_data(data, frontend=replace(data.frontend, replicas=1), managers=0, operators=operators)
     )
@@ -399,7 +399,10 @@ def relevant_to_manager(graph: Graph) -> str:
     frontend = replace(FrontendSpec(), shards=data.frontend.shards, replicas=data.frontend.replicas)
     return _digest(
         replace_data(
-            data, frontend=frontend, managers=0, operators=tuple(_bare(item) for item in data.operators)
+            data,
+            frontend=frontend,
+            managers=0,
+            operators=tuple(_without_model(item) for item in data.operators),
         )
     )
 
@@ -421,7 +424,7 @@ def replace_data(
     )
 
 
-def _bare(op: Operator) -> Operator:
+def _without_model(op: Operator) -> Operator:
     """What others know of an operator: not how its model runs."""
     return replace(
         op, model=ModelSpec(""), pod_template="{}", hot_standbys=0, batch=BatchPolicy(1, 0.0), checkpoint=None

@@ -23,8 +23,8 @@ class Live:
         "injected",
         "left",
         "nbytes",
-        "noted",
         "overflow",
+        "recorded",
         "replied",
         "reply_index",
         "root",
@@ -47,7 +47,7 @@ class Live:
         self.injected = False
         self.replied = admit.origin is not None
         self.reply_index = 0
-        self.noted = False
+        self.recorded = False
         self.given_up = False
         self.root: Live | None = self
         self.waiters: dict[tuple[InstanceId, int], None] = {}

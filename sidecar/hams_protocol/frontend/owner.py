@@ -100,7 +100,7 @@ class ShardOwner:
         for admitted in list(state.open.values()):
             live = self._track(admitted.admit, 0)
             if admitted.reply is not None:
-                live.replied = live.noted = True
+                live.replied = live.recorded = True
                 self._prefill(live, FRONTEND, admitted.reply.tokens)
             self._prefill(live, FEEDBACK, admitted.fed.values())
         for index, entry in self.log.tail():
@@ -392,7 +392,7 @@ class ShardOwner:
             self._progress(root)
 
     def _admit_internal(self, live: Live, token: Token, hops: int) -> None:
-        origin = _bare(token)
+        origin = _without_deps(token)
         meta = live.admit.meta
         request = RequestId(self.shard, self._next_n)
         present = tuple(name for name, _ in self._ctx.plan.renames[token.source])
@@ -434,7 +434,7 @@ class ShardOwner:
                 if token.deps and self._ctx.knowledge.status(token.deps) is Status.ORPHAN:
                     raise InvariantError(f"the reply of {live.admit.request} would show an orphan")
         live.replied = True
-        entry = ReplyEntry(live.admit.request, tuple(_bare(token) for token in tokens), error)
+        entry = ReplyEntry(live.admit.request, tuple(_without_deps(token) for token in tokens), error)
         live.reply_index = self.log.append(entry)
 
     # -- reply and completion --------------------------------------------------------------------------------
@@ -443,8 +443,8 @@ class ShardOwner:
         live = self.live.get(entry.request.n)
         if live is None:
             return
-        if not live.noted:
-            live.noted = True
+        if not live.recorded:
+            live.recorded = True
             self._note_reply(entry)
         self._release(live, entry)
 
@@ -560,7 +560,7 @@ class ShardOwner:
         self.replication.followers.check(self.name)
 
 
-def _bare(token: Token) -> Token:
+def _without_deps(token: Token) -> Token:
     """A durable token without its dependencies: durable is for ever."""
     if not token.deps:
         return token

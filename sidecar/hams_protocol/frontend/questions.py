@@ -106,7 +106,7 @@ class Questions:
             ):  # it may have passed one sink over, and fed another
                 by_lane[token.request, token.lane] = token
         tokens = tuple(
-            knowledge.bare(token).with_meta(
+            knowledge.pruned(token).with_meta(
                 knowledge.deadlines.meta(token.meta, token.request, self._ctx.now)
             )
             for token in by_lane.values()

@@ -4,7 +4,7 @@ looks at durable ones only."""
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.graph import FRONTEND
-from hams_protocol.joins import torn
+from hams_protocol.joins import inconsistent_fan_out
 from hams_protocol.messages import Kind, ModelError, Token
 
 Reply = tuple[tuple[Token, ...], ModelError | None]
@@ -46,7 +46,7 @@ def decide(plan: Plan, live: Live) -> Reply | None:
     if live.unresolved > 0:
         return None
     tokens = tuple(used.values())
-    if (op := torn(token.fan for token in tokens)) is not None:
+    if (op := inconsistent_fan_out(token.fan for token in tokens)) is not None:
         return (), ModelError(
             op,
             f"two executions of {op} reached the reply: its instance died together with every receiver of "

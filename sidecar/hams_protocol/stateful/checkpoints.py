@@ -41,7 +41,7 @@ class Checkpoints(Timed):
         elif self._due == FOREVER:
             self._due = self._ctx.now + self._every_s
 
-    def look(self) -> None:
+    def read_if_lost(self) -> None:
         """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances
         without a role."""
         m = self._m

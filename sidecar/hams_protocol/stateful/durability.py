@@ -19,7 +19,7 @@ from hams_protocol.effects import NoteDurable
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
-from hams_protocol.lineage import bare
+from hams_protocol.lineage import pruned
 from hams_protocol.messages import (
     AskApplied,
     AskCopy,
@@ -155,7 +155,7 @@ class Durability(Leader):
                 break
             flying += nbytes
             if version.record.epoch == self.epoch:
-                self._ctx.send(follower.instance, record if follower.in_sync else self._bare(record))
+                self._ctx.send(follower.instance, record if follower.in_sync else self._pruned(record))
             follower.is_sent(version.number, self._ctx.now)
 
     def flying_nbytes(self, follower: Progress) -> int:
@@ -169,10 +169,10 @@ class Durability(Leader):
         )
         return nbytes + (follower.copied_nbytes if follower.received < follower.copied else 0)
 
-    def _bare(self, record: StateRecord) -> StateRecord:
+    def _pruned(self, record: StateRecord) -> StateRecord:
         """A record for a joiner, who may have come long after what it depends on has ended."""
         knowledge = self._m.knowledge
-        return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
+        return replace(record, deps=knowledge.prune(record.deps), units=pruned(record.units, knowledge))
 
     def copy_to(self, follower: Progress) -> None:
         """See `Leader`: a joiner copies the newest **durable** version."""
@@ -185,7 +185,7 @@ class Durability(Leader):
             return
         changed = self._changed_for(follower, version.state)
         state, since = (version.state, -1) if changed is None else (changed, follower.received)
-        units = bare(m.lineage.up_to(version.number), m.knowledge)
+        units = pruned(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(
             self.name,
@@ -235,7 +235,7 @@ class Durability(Leader):
         m, held = self._m, self._held_outputs
         while held and held[0][0] <= self.durable:
             for target, token in held.popleft()[1]:
-                m.outbox.put(target, m.knowledge.bare(token))
+                m.outbox.put(target, m.knowledge.pruned(token))
 
     # -- the watermark ---------------------------------------------------------------------------------------
 

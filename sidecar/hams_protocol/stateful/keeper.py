@@ -14,7 +14,7 @@ from hams_protocol.gossip import Gossip
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
-from hams_protocol.lineage import Lineage, bare
+from hams_protocol.lineage import Lineage, pruned
 from hams_protocol.messages import (
     HOLDS,
     AskApplied,
@@ -171,7 +171,7 @@ class Keeper(Timed):
             return
         nbytes = version.state.nbytes + version.carried_nbytes
         held.copied_by = self._ctx.now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
-        units = bare(held.lineage.up_to(version.number), self._knowledge)
+        units = pruned(held.lineage.up_to(version.number), self._knowledge)
         known = self._knowledge.completed.snapshot()
         self._ctx.send(
             sender,

@@ -387,7 +387,7 @@ class StatefulMachine(Vertex):
             self._drop_former()
         self.checkpoints.roles_changed()
         if not self._stopped:
-            self.checkpoints.look()
+            self.checkpoints.read_if_lost()
         if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
             self._restored = None
         primary = self.primary

@@ -30,7 +30,7 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import Suspects
 from hams_protocol.ids import InstanceId, UnitId
-from hams_protocol.joins import Forward, Stage, Unit, torn
+from hams_protocol.joins import Forward, Stage, Unit, inconsistent_fan_out
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
     LEADS,
@@ -165,8 +165,8 @@ class Primary(Role):
         m = self._m
         self.load_newest()
         for consumed in m.lineage.units():
-            bare = tuple((target, m.knowledge.bare(token)) for target, token in consumed.outputs)
-            self._durability.release(m.version, bare)
+            pruned = tuple((target, m.knowledge.pruned(token)) for target, token in consumed.outputs)
+            self._durability.release(m.version, pruned)
         self.advance()
 
     def load_newest(self) -> None:
@@ -299,8 +299,8 @@ class Primary(Role):
         request = unit.id.request
         fans = [token.fan for other in (unit, *batch) if other.id.request == request for token in other.used]
         fans += [m.lineage.fan_of(UnitId(request, lane)) for lane in m.operator.lanes]
-        op = torn(fans)
-        return None if op is None else m.joins.torn_by(op)
+        op = inconsistent_fan_out(fans)
+        return None if op is None else m.joins.inconsistent_by(op)
 
     def _may_run_alone(self, unit: Unit) -> bool:
         """Whether a suspect's death could not lose the state: a backup or a keeper has it, or this proxy,

@@ -62,7 +62,7 @@ MUTANTS: dict[str, Mutant] = {
     "copy-without-fan-inputs": Mutant(
         "a joiner's copy does not bring along what came from fan-outs",
         "7.7",
-        (Edit("lineage", "bare", "tuple(knowledge.bare(token) for token in item.fan_inputs),", "(),"),),
+        (Edit("lineage", "pruned", "tuple(knowledge.pruned(token) for token in item.fan_inputs),", "(),"),),
     ),
     "handed-slot-forgotten": Mutant(
         "who has handed a slot over does not tell what it had received for it",
@@ -97,7 +97,14 @@ MUTANTS: dict[str, Mutant] = {
     "mix-fan-out-values": Mutant(
         "values of two executions of one fan-out operator meet in one result",
         "4",
-        (Edit("joins", "torn", "if seen.setdefault(name, value_id) != value_id:", "if False:"),),
+        (
+            Edit(
+                "joins",
+                "inconsistent_fan_out",
+                "if seen.setdefault(name, value_id) != value_id:",
+                "if False:",
+            ),
+        ),
     ),
     "no-slot-query": Mutant(
         "a new slot owner does not ask what its predecessors delivered",

@@ -144,7 +144,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.copy_to",
-                "units = bare(m.lineage.up_to(version.number), m.knowledge)",
+                "units = pruned(m.lineage.up_to(version.number), m.knowledge)",
                 "units = ()",
             ),
         ),
@@ -321,7 +321,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability._release_durable",
-                "m.outbox.put(target, m.knowledge.bare(token))",
+                "m.outbox.put(target, m.knowledge.pruned(token))",
                 "m.outbox.put(target, replace(token, deps=()))",
             ),
         ),
@@ -543,8 +543,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.primary",
                 "Primary.promoted",
-                "self._durability.release(m.version, bare)",
-                "for target, token in bare:\n    m.outbox.put(target, token)",
+                "self._durability.release(m.version, pruned)",
+                "for target, token in pruned:\n    m.outbox.put(target, token)",
             ),
         ),
     ),

@@ -147,7 +147,7 @@ class CallClient:
         self._until = self.resource.clock.now + limits.client_budget_s
         self.resource.clock.after(0.0005, self._reach, attempt, process)
         patience_s = 1.0 + self.resource.rng.random()
-        self.resource.clock.after(patience_s, self._look, attempt, process)
+        self.resource.clock.after(patience_s, self._give_up_if_stuck, attempt, process)
 
     def _reach(self, attempt: int, process: "FrontendProcess") -> None:
         if attempt != self.attempts or self.status:
@@ -174,12 +174,12 @@ class CallClient:
             self._finish("left", "")
             give_up()
 
-    def _look(self, attempt: int, process: "FrontendProcess") -> None:
+    def _give_up_if_stuck(self, attempt: int, process: "FrontendProcess") -> None:
         """A client gives up on a frontend that is paused or cut off; on a healthy one it goes on waiting."""
         if attempt != self.attempts or self.status:
             return
         if process.is_reachable and process.reaches_etcd:
-            self.resource.clock.after(1.0, self._look, attempt, process)
+            self.resource.clock.after(1.0, self._give_up_if_stuck, attempt, process)
             return
         self._broken(attempt)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NOBODY = ""
 """The successor of a graph that is deleted."""
 
-looks_s = 0.5
+reconcile_every_s = 0.5
 """It looks at everything at least this often."""
 
 
@@ -63,8 +63,8 @@ class SimController(Actor):
         self._known: dict[str, ControllerMemory] = {}
         self._watched: set[str] = set()
         self._writing = False
-        self._asked_to_look = False
-        self._look_again()
+        self._reconcile_is_due = False
+        self._reconcile_again()
 
     @property
     def is_paused(self) -> bool:
@@ -83,10 +83,10 @@ class SimController(Actor):
 
     # -- what it knows ---------------------------------------------------------------------------------------
 
-    def _look_again(self) -> None:
+    def _reconcile_again(self) -> None:
         if self.alive:
-            self.do(self.look)
-            self._resource.clock.after(looks_s, self._look_again)
+            self.do(self.reconcile)
+            self._resource.clock.after(reconcile_every_s, self._reconcile_again)
 
     def _on_key(self, uid: str, name: str, value: object, revision: int) -> None:
         known = self._known.setdefault(uid, ControllerMemory())
@@ -95,9 +95,9 @@ class SimController(Actor):
             known.revisions.pop(name, None)
         else:
             known.values[name], known.revisions[name] = value, revision
-        if not self._asked_to_look:
-            self._asked_to_look = True
-            self._resource.clock.after(0.001, self.do, self.look)
+        if not self._reconcile_is_due:
+            self._reconcile_is_due = True
+            self._resource.clock.after(0.001, self.do, self.reconcile)
 
     def known(self, uid: str) -> ControllerMemory:
         """What is known of an incarnation."""
@@ -124,9 +124,9 @@ class SimController(Actor):
 
     # -- what it does ----------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Look at everything, and do the next thing."""
-        self._asked_to_look = False
+        self._reconcile_is_due = False
         resource = self._resource
         for graph in resource.incarnations:
             if graph.uid not in self._watched:
@@ -216,7 +216,7 @@ class SimController(Actor):
     def _written(self, swap: Swap) -> None:
         self._writing = False
         self._resource.seen(f"step {swap.value}")
-        self._resource.clock.after(0.01, self.do, self.look)
+        self._resource.clock.after(0.01, self.do, self.reconcile)
 
     def _remove(self, graph: "SimIncarnation") -> None:
         """The new frontends serve: those of the shape before go once they have passed on what they hold."""

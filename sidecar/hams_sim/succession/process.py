@@ -421,9 +421,9 @@ class WaitingProcess(Process):
         elif not before and name == "frontends":
             assert isinstance(value, tuple)
             self._frontends = value
-        self.do(self._look)
+        self.do(self._decide)
 
-    def _look(self) -> None:
+    def _decide(self) -> None:
         if self._search is not None:
             self._seek(events.FrontendsSeen(self._frontends))
             return
@@ -443,7 +443,7 @@ class WaitingProcess(Process):
         elif isinstance(effect, asked.Begin):
             if self.of == FRONTEND and effect.cut is None:
                 self._search = ReplySearch(self.incarnation.now)
-                self.do(self._look)
+                self.do(self._decide)
             else:
                 self.incarnation.begins(self, None if effect.cut is None else self._taken)
         else:

@@ -22,7 +22,7 @@ from hams_protocol.messages import Message
 from hams_wire import limits, peer_exit
 from hams_wire.peers import handshake
 from hams_wire.peers.codec import Codec, Encoded
-from hams_wire.peers.errors import BadFrame, Turned, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, reason_of
 from hams_wire.peers.inbox import Inbox
 from hams_wire.peers.outbox import SendQueue
 
@@ -57,8 +57,8 @@ class SendingOwner(Protocol):
     """The side that dialled."""
 
     def reached(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody listens there, and has shown its certificate. Raises Turned if it is none of ours: nothing
-        is said to it."""
+        """Somebody listens there, and has shown its certificate. Raises ConnectionRejected if it is none of
+        ours: nothing is said to it."""
         ...
 
     def stands(self, sending: "Sending") -> None:
@@ -76,7 +76,7 @@ class SendingOwner(Protocol):
 
 class Sending(asyncio.BufferedProtocol):
     """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is
-    Turned, BadFrame or OSError.
+    ConnectionRejected, BadFrame or OSError.
 
     `closed` is done when the connection is gone, or will never be made. `pid` is the peer's process, 0 if it
     cannot be seen. `offended`: why the peer has closed it, if it was for something that was sent.
@@ -93,7 +93,7 @@ class Sending(asyncio.BufferedProtocol):
         self.peer = peer
         self.outbox = SendQueue()
         self.pid = 0
-        self.offended: Turned | None = None
+        self.offended: ConnectionRejected | None = None
         self.welcomed: asyncio.Future[int] = loop.create_future()
         self.welcomed.add_done_callback(
             lambda done: done.cancelled() or done.exception()
@@ -188,8 +188,8 @@ class Sending(asyncio.BufferedProtocol):
             return
         try:
             self._owner.reached(self._transport)
-        except Turned as turned:
-            self.welcomed.set_exception(turned)
+        except ConnectionRejected as rejected:
+            self.welcomed.set_exception(rejected)
             self._transport.abort()
             return
         tune(self._transport)
@@ -207,11 +207,11 @@ class Sending(asyncio.BufferedProtocol):
         """Part of an answer."""
         try:
             self._inbox.received(nbytes)
-        except (BadFrame, Turned) as error:
+        except (BadFrame, ConnectionRejected) as error:
             if not self.welcomed.done():
                 self.welcomed.set_exception(error)
             else:
-                self.offended = error if isinstance(error, Turned) else Turned(Why.BAD_FRAME, str(error))
+                self.offended = reason_of(error)
             self.abort()
 
     def _greeted(self, kind: int, metadata: bytes) -> None:
@@ -273,17 +273,19 @@ class ReceivingOwner(Protocol):
     """The side that listens."""
 
     def accepted(self, receiving: "Receiving", transport: asyncio.BaseTransport) -> None:
-        """A stranger has connected, and has shown its certificate if that is asked for. Raises Turned."""
+        """A stranger has connected, and has shown its certificate if that is asked for. Raises
+        ConnectionRejected."""
         ...
 
     def greeted(self, receiving: "Receiving", hello: handshake.Hello) -> handshake.Welcome:
-        """The greeting of the peer has come. Raises Turned."""
+        """The greeting of the peer has come. Raises ConnectionRejected."""
         ...
 
     def visited(
         self, receiving: "Receiving", hello: handshake.Hello, transport: asyncio.Transport
     ) -> handshake.Welcome:
-        """The peer is a visitor: the transport is its host's once it has been welcomed. Raises Turned."""
+        """The peer is a visitor: the transport is its host's once it has been welcomed. Raises
+        ConnectionRejected."""
         ...
 
     def on_received(self, peer: InstanceId, nbytes: int) -> None:
@@ -298,7 +300,7 @@ class ReceivingOwner(Protocol):
         """A message has arrived for whose payload there was no memory."""
         ...
 
-    def refused(self, receiving: "Receiving", error: BadFrame | Turned) -> None:
+    def refused(self, receiving: "Receiving", error: BadFrame | ConnectionRejected) -> None:
         """The peer is being turned away, or has sent what is not allowed; the connection is being closed."""
         ...
 
@@ -333,8 +335,8 @@ class Receiving(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(limits.handshake_s, self._too_late)
         try:
             self._owner.accepted(self, self._transport)
-        except Turned as turned:
-            self._refuse(turned)
+        except ConnectionRejected as rejected:
+            self._refuse(rejected)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: into a payload if it is a payload's turn."""
@@ -348,7 +350,7 @@ class Receiving(asyncio.BufferedProtocol):
         self._owner.on_received(self.peer, nbytes)
         try:
             self.inbox.received(nbytes)
-        except (BadFrame, Turned) as error:
+        except (BadFrame, ConnectionRejected) as error:
             self._refuse(error)
             return
         if self._owed is None and (owed := self.inbox.owed_bytes):
@@ -391,12 +393,11 @@ class Receiving(asyncio.BufferedProtocol):
     def _deliver(self, message: Message) -> None:
         self._owner.deliver(self.peer, message)
 
-    def _refuse(self, error: BadFrame | Turned) -> None:
+    def _refuse(self, error: BadFrame | ConnectionRejected) -> None:
         self._deaf = True
         self._owner.refused(self, error)
         if self._transport is not None:
-            turned = error if isinstance(error, Turned) else Turned(Why.BAD_FRAME, str(error))
-            self._transport.write(handshake.turned_away(turned))
+            self._transport.write(handshake.rejection(reason_of(error)))
             self._transport.close()
 
     def _too_late(self) -> None:

@@ -1,12 +1,11 @@
 """What can go wrong between two instances, as types.
 
     WireError
-    └── PeerError
-        ├── BadFrame      the peer sent what the contract does not allow; its connection is closed    peer
-        no ├── Turned        the peer, or we, turned a connection away at the greeting                   peer
-        retryable ├── NoRoom        no memory for an arriving payload now; the message counts as lost
-        ours    retryable └── NotSendable   a message of ours is over a bound or of an unknown type
-        ours    no
+    └── PeerError                  whose fault it is, and whether it may be tried again:
+        ├── BadFrame               peer's, no: it sent what the contract does not allow, and is cut off
+        ├── ConnectionRejected     peer's, yes: it, or we, rejected a connection at the greeting
+        ├── NoRoom                 ours, yes: no memory for an arriving payload; the message counts as lost
+        └── NotSendable            ours, no: a message of ours is over a bound or of an unknown type
 
 None of them changes protocol state: the core lives with lost messages.
 """
@@ -25,7 +24,7 @@ class BadFrame(PeerError):
 
 
 class Why(enum.IntEnum):
-    """Why a connection is turned away; on the wire."""
+    """Why a connection is rejected; on the wire."""
 
     OTHER_GRAPH = 1
     OTHER_INSTANCE = 2
@@ -35,14 +34,19 @@ class Why(enum.IntEnum):
     STRANGER = 6
 
 
-class Turned(PeerError):
-    """A connection was turned away: by which side and why."""
+class ConnectionRejected(PeerError):
+    """A connection was rejected: by which side and why."""
 
     retryable = True
 
     def __init__(self, why: Why, message: str) -> None:
         super().__init__(message)
         self.why = why
+
+
+def reason_of(error: "BadFrame | ConnectionRejected") -> ConnectionRejected:
+    """Why a connection ends, as its peer is to read it."""
+    return error if isinstance(error, ConnectionRejected) else ConnectionRejected(Why.BAD_FRAME, str(error))
 
 
 class NoRoom(PeerError):

@@ -18,7 +18,7 @@ HEADER = struct.Struct("!HBBIII")
 
 HELLO = 1
 WELCOME = 2
-TURNED = 3
+REJECTED = 3
 DATA = 4
 MESSAGE_FIRST = 16
 """Types from here on are messages; their codes are in codec.py."""
@@ -61,7 +61,7 @@ def unpack(buffer: bytearray | bytes | memoryview, offset: int, metadata_max: in
             raise BadFrame(
                 f"a data frame with flags 0x{flags:02x}, {metadata} bytes of metadata and {data} of payload"
             )
-    elif not HELLO <= kind <= TURNED:
+    elif not HELLO <= kind <= REJECTED:
         raise BadFrame(f"unknown frame type {kind}")
     elif flags or data or stream:
         raise BadFrame(f"a greeting with flags 0x{flags:02x}, stream {stream} and {data} payload bytes")

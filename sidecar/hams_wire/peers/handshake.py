@@ -13,7 +13,7 @@ import msgspec
 from hams_wire import limits
 from hams_wire.errors import UNDECODABLE
 from hams_wire.peers import frames
-from hams_wire.peers.errors import BadFrame, Turned, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, Why
 
 VERSION = 1
 """The version of the contract this code speaks."""
@@ -43,7 +43,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
-class TurnedAway(msgspec.Struct, frozen=True, array_like=True):
+class Rejection(msgspec.Struct, frozen=True, array_like=True):
     """The other answer, also the last word before a connection is closed for a bad frame. `why` is one of
     errors.Why, or of a newer version."""
 
@@ -51,28 +51,31 @@ class TurnedAway(msgspec.Struct, frozen=True, array_like=True):
     message: _Text
 
 
-Greeting = TypeVar("Greeting", Hello, Welcome, TurnedAway)
+Greeting = TypeVar("Greeting", Hello, Welcome, Rejection)
 
-_KINDS: dict[type, int] = {Hello: frames.HELLO, Welcome: frames.WELCOME, TurnedAway: frames.TURNED}
+_KINDS: dict[type, int] = {Hello: frames.HELLO, Welcome: frames.WELCOME, Rejection: frames.REJECTED}
 
 
-def frame(greeting: Hello | Welcome | TurnedAway) -> bytes:
+def frame(greeting: Hello | Welcome | Rejection) -> bytes:
     """A greeting as a frame."""
     metadata = msgspec.msgpack.encode(greeting)
     return frames.pack(_KINDS[type(greeting)], 0, 0, len(metadata), 0) + metadata
 
 
-def turned_away(turned: Turned) -> bytes:
+def rejection(rejected: ConnectionRejected) -> bytes:
     """A refusal as a frame."""
-    return frame(TurnedAway(int(turned.why), str(turned)[:512]))
+    return frame(Rejection(int(rejected.why), str(rejected)[:512]))
 
 
 def read(expected: type[Greeting], kind: int, metadata: bytes) -> Greeting:
-    """A received greeting. Raises Turned if it is a refusal, BadFrame if it is none of the expected type."""
+    """A received greeting. Raises ConnectionRejected if it is a refusal, BadFrame if it is none of the
+    expected type."""
     try:
-        if kind == frames.TURNED:
-            refusal = msgspec.msgpack.decode(metadata, type=TurnedAway)
-            raise Turned(Why(refusal.why) if refusal.why in set(Why) else Why.BAD_FRAME, refusal.message)
+        if kind == frames.REJECTED:
+            refusal = msgspec.msgpack.decode(metadata, type=Rejection)
+            raise ConnectionRejected(
+                Why(refusal.why) if refusal.why in set(Why) else Why.BAD_FRAME, refusal.message
+            )
         if kind != _KINDS[expected]:
             raise BadFrame(f"expected a greeting of type {_KINDS[expected]}, found type {kind}")
         return msgspec.msgpack.decode(metadata, type=expected)
@@ -81,14 +84,14 @@ def read(expected: type[Greeting], kind: int, metadata: bytes) -> Greeting:
 
 
 def answer(hello: Hello, graph: str, instance: str) -> Welcome:
-    """What the dialled side says. Raises Turned."""
+    """What the dialled side says. Raises ConnectionRejected."""
     if hello.graph != graph:
-        raise Turned(Why.OTHER_GRAPH, f"this is graph {graph}, not {hello.graph}")
+        raise ConnectionRejected(Why.OTHER_GRAPH, f"this is graph {graph}, not {hello.graph}")
     if hello.target != instance:
-        raise Turned(Why.OTHER_INSTANCE, f"this is {instance}, not {hello.target}")
+        raise ConnectionRejected(Why.OTHER_INSTANCE, f"this is {instance}, not {hello.target}")
     version = min(hello.newest, VERSION)
     if version < max(hello.oldest, VERSION_OLDEST):
-        raise Turned(
+        raise ConnectionRejected(
             Why.NO_COMMON_VERSION,
             f"this side speaks versions {VERSION_OLDEST} to {VERSION}, not {hello.oldest} to {hello.newest}",
         )

@@ -30,7 +30,7 @@ from hams_wire.peers import addresses, handshake, visits
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.door import Door
-from hams_wire.peers.errors import BadFrame, NotSendable, Turned, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, NotSendable, Why
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import TLS_NAME
 from hams_wire.tls import Certificates, Stranger
@@ -53,7 +53,7 @@ class Stats:
     received_bytes: int = 0
     dropped_no_room: int = 0
     bad_frames: int = 0
-    turned_away: int = 0
+    rejected: int = 0
     connects: int = 0
     breaks: int = 0
 
@@ -340,7 +340,7 @@ class PeerNetwork:
         while True:
             try:
                 sending = await self._dial(instance, peer)
-            except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
+            except (OSError, BadFrame, ConnectionRejected) as error:  # TimeoutError is an OSError
                 self._not_reached(instance, peer, error)
             else:
                 if await self._stood(instance, peer, sending):
@@ -364,7 +364,7 @@ class PeerNetwork:
         else:
             log.info("cannot reach %s at %s: %s", instance, peer.address, error)
         # An address that belongs to somebody else tells the same.
-        another = isinstance(error, Turned) and error.why is Why.OTHER_INSTANCE
+        another = isinstance(error, ConnectionRejected) and error.why is Why.OTHER_INSTANCE
         if (gone or another) and self._on_refused is not None and not self._closing:
             self._on_refused(instance)
 
@@ -416,7 +416,7 @@ class PeerNetwork:
                         await self._loop.create_connection(make, host, port, ssl=ssl, server_hostname=name)
             async with asyncio.timeout(limits.handshake_s):
                 await asyncio.shield(sending.welcomed)
-        except (OSError, BadFrame, Turned, asyncio.CancelledError):
+        except (OSError, BadFrame, ConnectionRejected, asyncio.CancelledError):
             sending.abort()
             sending.connection_lost(
                 None
@@ -427,7 +427,7 @@ class PeerNetwork:
     # ---- SendingOwner ----
 
     def reached(self, transport: asyncio.BaseTransport) -> None:
-        """Raises Turned if it is not one of this graph that listens there."""
+        """Raises ConnectionRejected if it is not one of this graph that listens there."""
         if self._tls is not None:
             _vouch(self._tls, transport)
 
@@ -479,18 +479,21 @@ class PeerNetwork:
     # ---- ReceivingOwner ----
 
     def accepted(self, receiving: Receiving, transport: asyncio.BaseTransport) -> None:
-        """Raises Turned when it is not one of this graph, or there are too many connections."""
+        """Raises ConnectionRejected when it is not one of this graph, or there are too many connections."""
         if self._tls is not None:
             _vouch(self._tls, transport)
         if len(self._incoming) >= limits.connections_max:
-            raise Turned(Why.FULL, f"{len(self._incoming)} connections are open, which is the most")
+            raise ConnectionRejected(
+                Why.FULL, f"{len(self._incoming)} connections are open, which is the most"
+            )
         self._incoming.add(receiving)
 
     def greeted(self, receiving: Receiving, hello: handshake.Hello) -> handshake.Welcome:
-        """A peer connects: it is wanted from here on, and its older connection is closed. Raises Turned."""
+        """A peer connects: it is wanted from here on, and its older connection is closed. Raises
+        ConnectionRejected."""
         welcome = handshake.answer(hello, self.graph, self.instance)
         if hello.sender not in self._peers and len(self._peers) >= limits.peers_max:
-            raise Turned(Why.FULL, f"{len(self._peers)} peers are known here, which is the most")
+            raise ConnectionRejected(Why.FULL, f"{len(self._peers)} peers are known here, which is the most")
         known = self._addresses.get(hello.sender)
         if known is None and addresses.is_at(hello.address, receiving.source):
             known = hello.address
@@ -506,10 +509,10 @@ class PeerNetwork:
     def visited(
         self, receiving: Receiving, hello: handshake.Hello, transport: asyncio.Transport
     ) -> handshake.Welcome:
-        """A visitor: its connection is the host's from here on. Raises Turned."""
+        """A visitor: its connection is the host's from here on. Raises ConnectionRejected."""
         welcome = handshake.answer(hello, self.graph, self.instance)
         if self._host is None or self._visits >= limits.visits_max or self._closing:
-            raise Turned(
+            raise ConnectionRejected(
                 Why.FULL,
                 f"{self._visits} visitors are here, which is the most"
                 if self._host
@@ -554,12 +557,12 @@ class PeerNetwork:
         """Count a dropped message."""
         self.stats.dropped_no_room += 1
 
-    def refused(self, receiving: Receiving, error: BadFrame | Turned) -> None:
+    def refused(self, receiving: Receiving, error: BadFrame | ConnectionRejected) -> None:
         """Count a refusal and log it."""
         if isinstance(error, BadFrame):
             self.stats.bad_frames += 1
         else:
-            self.stats.turned_away += 1
+            self.stats.rejected += 1
         who = receiving.peer or "a stranger"
         self._named.say(log, self._loop.time(), who, f"connection of {who} refused: {error}")
 
@@ -577,4 +580,4 @@ def _vouch(tls: Certificates, transport: asyncio.BaseTransport) -> None:
     try:
         tls.vouch(transport)
     except Stranger as stranger:
-        raise Turned(Why.STRANGER, str(stranger)) from None
+        raise ConnectionRejected(Why.STRANGER, str(stranger)) from None

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from hams_wire import limits
 from hams_wire.peers import addresses, frames, handshake
-from hams_wire.peers.errors import BadFrame, PeerError, Turned
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, PeerError
 from hams_wire.tls import Certificates, Stranger
 
 TLS_NAME = "hams-peer"
@@ -168,7 +168,7 @@ async def pay(address: str, graph: str, visitor: str, host: str, tls: Certificat
         async with asyncio.timeout(limits.handshake_s):
             header = frames.unpack(await reader.readexactly(frames.HEADER.size), 0, limits.hello_bytes_max)
             handshake.read(handshake.Welcome, header.kind, await reader.readexactly(header.metadata))
-    except (OSError, asyncio.IncompleteReadError, BadFrame, Turned, Stranger) as error:
+    except (OSError, asyncio.IncompleteReadError, BadFrame, ConnectionRejected, Stranger) as error:
         writer.close()
         raise NotReached(f"{host} at {address}: {error!r}") from error
     except BaseException:

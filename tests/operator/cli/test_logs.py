@@ -68,10 +68,10 @@ def test_who_asks_for_nobody_is_told_who_there_is(logs: Path) -> None:
 def test_what_comes_is_told_too(
     logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str, name: str
 ) -> None:
-    looks = iter(range(3))
+    reads = iter(range(3))
 
     def passed(pause_s: float) -> None:
-        match next(looks):
+        match next(reads):
             case 0:
                 with (logs / name).open("a") as stream:
                     stream.write("goes on\n")

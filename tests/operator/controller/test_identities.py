@@ -27,7 +27,7 @@ from hams_operator.controller.etcd_keys import EtcdKeys, NoEtcdKeys, user_of
 from hams_operator.controller.identities import IssuedIdentities, metrics_token
 from hams_operator.controller.kube import KubeError
 from hams_operator.controller.options import ControllerOptions
-from hams_operator.controller.secrets import Foreign, data_of, keep
+from hams_operator.controller.secrets import NotOwned, data_of, keep
 from hams_operator.plan.names import GraphRef, Settings
 from hams_wire import records, tls
 from hams_wire.coordination import etcd_users
@@ -260,7 +260,7 @@ async def test_a_secret_of_somebody_else_is_not_touched() -> None:
         "data": {"tls.key": "bWluZQ=="},
     }
     world.kube.put(theirs)
-    with pytest.raises(Foreign, match="pair-hams-tls"):
+    with pytest.raises(NotOwned, match="pair-hams-tls"):
         await world.identities().ensure(PLACE)
     assert world.mounted == {"tls.key": b"mine"}
 

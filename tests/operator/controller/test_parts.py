@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hams_operator import limits
 from hams_operator.controller.election import LEASE, Election, lease_s
+from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource
 from hams_operator.controller.leading import Leading
-from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import ControllerOptions, options_from
 from hams_operator.controller.process import Controller, _health, _samples
 from hams_operator.controller.store import Store
@@ -424,7 +424,7 @@ def test_options_come_from_the_environment_that_the_chart_sets() -> None:
     assert set(OWNED) == {"ConfigMap", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy"}
 
 
-# -- the mirror ----------------------------------------------------------------------------------------------
+# -- the cache -----------------------------------------------------------------------------------------------
 
 
 async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
@@ -436,24 +436,24 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
     class Deaf:
         live = False
 
-    client, enqueued, turned = MemoryStore().client(), list[str](), asyncio.Event()
+    client, enqueued, away_changed = MemoryStore().client(), list[str](), asyncio.Event()
 
     def changed(uid: str) -> None:
         enqueued.append(uid)
-        turned.set()
+        away_changed.set()
 
-    mirror = Mirror(client, changed)
-    mirror.away = ""
-    looking = asyncio.create_task(mirror._check_liveness(Deaf()))
+    cache = EtcdCache(client, changed)
+    cache.away = ""
+    checking = asyncio.create_task(cache._check_liveness(Deaf()))
     await asyncio.sleep(0.05)
-    assert (mirror.away, enqueued) == ("", [])
+    assert (cache.away, enqueued) == ("", [])
     for cut in (True, False):
-        turned.clear()
+        away_changed.clear()
         (client.partition if cut else client.heal)()
         async with asyncio.timeout(5):
-            await turned.wait()
-        assert bool(mirror.away) == cut
-    looking.cancel()
+            await away_changed.wait()
+        assert bool(cache.away) == cut
+    checking.cancel()
     assert enqueued == ["", ""]
 
 
@@ -472,11 +472,11 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
     controller._keys["u"] = ("ns", "g")
     enqueued: list[tuple[str, str]] = []
     controller.workers.enqueue = enqueued.append  # type: ignore[method-assign]
-    controller.mirror._set_away("")
+    controller.cache._set_away("")
     assert (doubts, enqueued) == (["doubt"], [("ns", "g")])
-    controller.mirror._set_away("nobody answers")
+    controller.cache._set_away("nobody answers")
     assert doubts == ["doubt"], "in vain as yet"
-    controller.mirror._set_away("")
+    controller.cache._set_away("")
     assert doubts == ["doubt"] * 2
 
     class Back:
@@ -494,7 +494,7 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
 
     client.watch = lambda prefix, after: Back()  # type: ignore[method-assign, assignment, return-value]
     enqueued.clear()
-    await controller.mirror._follow(await client.get_prefix("/"))
+    await controller.cache._follow(await client.get_prefix("/"))
     assert (doubts, enqueued) == (["doubt"] * 3, [("ns", "g")])
 
 
@@ -505,7 +505,7 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     kube = FakeKube()
     options = ControllerOptions(Settings(), "c", "hams-system", health_port=0)
     controller = SimpleNamespace(
-        store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away="")
+        store=Store(lambda key: None), workers=Workers(_nothing), cache=SimpleNamespace(away="")
     )
     runner = await _health(
         options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube, None
@@ -549,7 +549,7 @@ def _with_status(name: str, version: str, **conditions: str) -> Json:
 
 def _conditions(store: Store, leads: bool = True) -> dict[tuple[str, ...], float]:
     """What is exposed of graphs, as Prometheus' own parser reads it."""
-    controller = SimpleNamespace(store=store, workers=Workers(_nothing), mirror=SimpleNamespace(away=""))
+    controller = SimpleNamespace(store=store, workers=Workers(_nothing), cache=SimpleNamespace(away=""))
     text = exposition(_samples(cast(Controller, controller), leads, 7)).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["hams_controller_kube_requests"].samples[0].value == 7

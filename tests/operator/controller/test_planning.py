@@ -6,7 +6,7 @@ from typing import Any
 
 from hams_graph import InvalidGraph
 from hams_graph.problems import Problem
-from hams_operator.controller.mirror import Known
+from hams_operator.controller.etcd_cache import Known
 from hams_operator.controller.observation import Observation
 from hams_operator.controller.planning import plan_of
 from hams_operator.controller.pod_steps import (

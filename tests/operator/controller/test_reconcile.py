@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from hams_operator.controller import reconcile
+from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import Identities, NoIdentities
 from hams_operator.controller.kube import KubeError, Resource
-from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects, as_applied
 from hams_operator.controller.pod_steps import (
     pod_creating_s,
@@ -22,7 +22,7 @@ from hams_operator.controller.pod_steps import (
     pod_unstarted_s,
 )
 from hams_operator.controller.reconcile import Reconciler
-from hams_operator.controller.secrets import Foreign
+from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import Store
 from hams_operator.controller.webhook import refusals
 from hams_operator.controller.workers import Again
@@ -76,7 +76,7 @@ class Scene:
         metadata["generation"] = there["metadata"]["generation"] + 1
         self.kube.put({**there, **item, "metadata": metadata})
 
-    async def look(self) -> Mirror:
+    async def reconcile(self) -> EtcdCache:
         """A fresh controller reads everything and looks once."""
         store = Store(lambda key: None)
         for item in list(self.kube.items.values()):
@@ -85,21 +85,21 @@ class Scene:
                 store.put_graph(item)
             elif followed(item):
                 store.put(item)
-        mirror = Mirror(self.etcd.client(), lambda uid: None)
+        cache = EtcdCache(self.etcd.client(), lambda uid: None)
         for entry in self.etcd.snapshot("/hams/v1/").entries:
-            mirror._put(entry.key, entry.value, entry.mod_revision)
-        mirror.away = self.away
-        self._again_s = await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).reconcile(KEY)
-        return mirror
+            cache._put(entry.key, entry.value, entry.mod_revision)
+        cache.away = self.away
+        self._again_s = await Reconciler(self.kube, store, cache, SETTINGS, self.identities).reconcile(KEY)
+        return cache
 
     async def again(self) -> float | None:
         """After how long the controller looks once more though nothing happens."""
-        await self.look()
+        await self.reconcile()
         return self._again_s
 
     async def settle(self) -> None:
         for _ in range(4):
-            await self.look()
+            await self.reconcile()
 
     @property
     def graph(self) -> Json:
@@ -167,7 +167,7 @@ TOPOLOGY = Topology(
 
 async def test_a_graph_becomes_objects_an_etcd_key_and_a_status() -> None:
     scene = Scene()
-    await scene.look()
+    await scene.reconcile()
     assert len(scene.kube.of("Deployment")) == 4
     entry = scene.etcd.read(records.spec_key(UID))
     assert entry is not None
@@ -191,7 +191,7 @@ async def test_ready_and_redundant_are_true_only_when_the_topology_and_the_pods_
     assert (scene.condition("Ready")["status"], scene.condition("Redundant")["status"]) == ("True", "True")
     assert scene.graph["status"]["inSync"] == "3/3"
     scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False)
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "NotServing"
     assert "pair-count-1-aa" in scene.condition("Ready")["message"]
 
@@ -236,11 +236,11 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
     await scene.serving()
     assert "version" not in of_operator(scene, "count")  # nobody has said anything yet
     scene.write(records.version_key(UID, "count"), records.encode_version(records.VersionRecord(1, 38)))
-    await scene.look()
+    await scene.reconcile()
     assert of_operator(scene, "count")["version"] == 38
     moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
-    await scene.look()
+    await scene.reconcile()
     assert (
         of_operator(scene, "count")["version"] == 40
     )  # the end of the epoch before; what was told of that one is old
@@ -259,11 +259,11 @@ async def test_a_lost_state_begins_again_when_a_person_says_so_for_this_loss() -
     await scene.serving()
     lost = ReplicaSet("count", 2, "pair-count-1-aa", (), (), ((1, 40),), lost=True)
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], lost), TOPOLOGY.tables))
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "StateLost"
     assert "hams.dev/restart-lost: count@2" in scene.condition("Ready")["message"]
     scene.ask(PAIR, {RESTART_LOST: "count@1"})  # said of the loss before
-    await scene.look()
+    await scene.reconcile()
     assert not topology_of(scene).find("count").may_restart
     scene.ask(PAIR, {RESTART_LOST: "count@2"})
     await scene.settle()
@@ -308,7 +308,7 @@ async def test_the_pod_of_a_revoked_instance_stays_while_the_topology_names_it()
 
 async def test_a_graph_that_nobody_can_run_says_so_with_the_words_of_validate() -> None:
     scene = Scene(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
-    await scene.look()
+    await scene.reconcile()
     ready = scene.condition("Ready")
     assert ready["reason"] == "Invalid"
     assert 'no operator "pas"; did you mean "pass"?' in ready["message"]
@@ -393,7 +393,7 @@ async def test_another_shape_is_not_begun_while_etcd_is_away() -> None:
     await scene.serving()
     scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
     scene.away = "nobody answers"
-    await scene.look()
+    await scene.reconcile()
     assert ("ConfigMap", "shop", "pair-graph-r1") not in scene.kube.items
     assert "nobody answers" in scene.condition("Progressing")["message"]
     scene.away = ""
@@ -470,7 +470,7 @@ async def test_where_nobody_can_tell_what_runs_nothing_is_changed_and_the_status
     before = {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")}
     for _ in range(3):
         with pytest.raises(Again, match="ConfigMap pair-graph"):
-            await scene.look()
+            await scene.reconcile()
     assert {
         key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")
     } == before
@@ -491,7 +491,7 @@ async def test_etcd_keys_of_all_incarnations_go_though_etcd_was_never_read() -> 
     store = Store(lambda key: None)
     store.put_graph(copy.deepcopy(scene.graph))
     await Reconciler(
-        scene.kube, store, Mirror(scene.etcd.client(), lambda uid: None), SETTINGS, NoIdentities()
+        scene.kube, store, EtcdCache(scene.etcd.client(), lambda uid: None), SETTINGS, NoIdentities()
     ).reconcile(KEY)
     assert ("ServiceGraph", *KEY) not in scene.kube.items
     assert [entry.key for entry in scene.etcd.snapshot("/hams/v1/").entries] == [
@@ -505,7 +505,7 @@ async def test_what_was_only_written_to_etcd_has_not_run_and_binds_nobody() -> N
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {}}
     )
     with pytest.raises(Again):
-        await scene.look()
+        await scene.reconcile()
     assert scene.etcd.read(records.spec_key(UID)) is not None
     del scene.kube.items["Service", "shop", "pair"]
     scene.ask(without_count())
@@ -544,12 +544,12 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
     await scene.serving()
     scene.graph["metadata"]["deletionTimestamp"] = "2999-01-01T00:00:00Z"
     with pytest.raises(Again):
-        await scene.look()
+        await scene.reconcile()
     assert scene.etcd.snapshot("/hams/v1/").entries != ()  # processes may still live
     ended = scene.etcd.read(succession.key(UID, succession.ENDED))
     assert ended is not None, "they are told not to wait for successors"
     assert ended.value == succession.NOBODY
-    await scene.look()
+    await scene.reconcile()
     assert scene.etcd.snapshot("/hams/v1/").entries == ()
     assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []
 
@@ -564,8 +564,8 @@ async def test_a_graph_goes_though_etcd_takes_nothing_more(monkeypatch: pytest.M
 
     monkeypatch.setattr(MemoryCoordination, "compare_and_swap", full)
     with pytest.raises(Again):
-        await scene.look()
-    await scene.look()
+        await scene.reconcile()
+    await scene.reconcile()
     assert scene.etcd.snapshot("/hams/v1/").entries == ()
     assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []
 
@@ -590,7 +590,7 @@ async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, lab
         }
     )
     with pytest.raises(Again, match=f"{kind} {name}"):
-        await scene.look()
+        await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "NameTaken"
     assert f"{kind} {name}" in scene.condition("Ready")["message"]
     assert scene.kube.items[kind, "shop", name] == theirs
@@ -608,7 +608,7 @@ async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> 
         with pytest.raises(
             Again, match="Deployment pair-count, PodDisruptionBudget pair-count: there already"
         ):
-            await scene.look()
+            await scene.reconcile()
         written = [
             call for call in scene.kube.calls[before:] if "ServiceGraph" not in call and "Event" not in call
         ]
@@ -638,7 +638,7 @@ async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strange
         }
     )
     with pytest.raises(Again, match="Deployment pair-frontend: there already"):
-        await scene.look()
+        await scene.reconcile()
     assert "create Deployment pair-manager" in scene.kube.calls
     assert [item["metadata"]["name"] for item in scene.kube.of("Deployment")] == ["pair-frontend"]
 
@@ -651,14 +651,14 @@ NO = KubeError(
 )
 
 
-async def look_in_vain(scene: Scene, words: str) -> None:
+async def reconcile_in_vain(scene: Scene, words: str) -> None:
     """More than once: what is said of it is said once."""
     for _ in range(2):
         with pytest.raises(Again, match=words):
-            await scene.look()
+            await scene.reconcile()
     before = len(scene.kube.calls)
     with pytest.raises(Again, match=words):
-        await scene.look()
+        await scene.reconcile()
     assert [call for call in scene.kube.calls[before:] if "Event" in call or "status" in call] == []
 
 
@@ -667,7 +667,7 @@ async def test_f31_a_graph_that_serves_stays_ready_when_a_change_is_refused_with
     await scene.serving()
     scene.kube.refused = {"apply Deployment pair-count": NO}
     scene.ask(OTHER_IMAGE)
-    await look_in_vain(scene, "Invalid value")
+    await reconcile_in_vain(scene, "Invalid value")
     assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("True", "Serving")
     assert scene.condition("Redundant")["status"] == "True"
     progressing = scene.condition("Progressing")
@@ -690,7 +690,7 @@ async def test_f31_a_graph_that_serves_stays_ready_when_a_change_is_refused_with
 async def test_f31_a_graph_that_never_served_is_not_ready_because_of_the_422() -> None:
     scene = Scene()
     scene.kube.refused = {"create Deployment pair-count": NO}
-    await look_in_vain(scene, "Invalid value")
+    await reconcile_in_vain(scene, "Invalid value")
     for kind in ("Ready", "Progressing"):
         assert (
             scene.condition(kind)["status"],
@@ -714,11 +714,11 @@ async def test_a_graph_that_stops_to_serve_under_a_refusal_is_not_ready_and_a_lo
     scene.kube.refused = {"apply Deployment pair-count": NO}
     scene.ask(OTHER_IMAGE)
     scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False)
-    await look_in_vain(scene, "Invalid value")
+    await reconcile_in_vain(scene, "Invalid value")
     assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("False", "Rejected")
     lost = ReplicaSet("count", 1, "pair-count-1-aa", ("pair-count-2-aa",), (), (), lost=True)
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], lost), TOPOLOGY.tables))
-    await look_in_vain(scene, "Invalid value")
+    await reconcile_in_vain(scene, "Invalid value")
     assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("False", "StateLost")
     assert scene.condition("Progressing")["reason"] == "Rejected"
 
@@ -733,7 +733,7 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
         "spec": {},
     }
     scene.kube.put(theirs)
-    await look_in_vain(scene, "PodDisruptionBudget pair-count: there already")
+    await reconcile_in_vain(scene, "PodDisruptionBudget pair-count: there already")
     assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("True", "Serving")
     progressing = scene.condition("Progressing")
     assert (progressing["status"], progressing["reason"]) == ("False", "NameTaken")
@@ -744,7 +744,7 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
     ]  # to be made as well: but it is known by now that not all can be
     before = len(scene.kube.calls)
     with pytest.raises(Again):
-        await scene.look()
+        await scene.reconcile()
     assert scene.kube.calls[before:] == []
     del scene.kube.items["PodDisruptionBudget", "shop", "pair-count"]
     await scene.settle()
@@ -768,7 +768,7 @@ async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_re
     await scene.serving()
     del scene.kube.items[SERVICE]
     scene.kube.refused = {"create Service pair": DENIED}
-    await look_in_vain(scene, "exceeded quota")
+    await reconcile_in_vain(scene, "exceeded quota")
     assert shown(scene, "Ready") == ("False", "Rejected")
     assert (
         scene.condition("Ready")["message"]
@@ -778,7 +778,7 @@ async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_re
     assert shown(scene, "Progressing") == ("False", "Rejected")
     assert "exceeded quota" in scene.events()["NotReady"]
     scene.kube.refused = {}
-    await scene.look()
+    await scene.reconcile()
     assert SERVICE in scene.kube.items
     assert (shown(scene, "Ready"), shown(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
 
@@ -798,7 +798,7 @@ async def test_a_graph_whose_services_name_is_somebody_elses_by_now_is_not_ready
             "spec": {},
         }
     )
-    await look_in_vain(scene, "Service pair: there already")
+    await reconcile_in_vain(scene, "Service pair: there already")
     assert shown(scene, "Ready") == ("False", "NameTaken")
     assert "Service pair: there already, and not of this graph" in scene.condition("Ready")["message"]
     assert scene.kube.items[SERVICE] == theirs
@@ -812,7 +812,7 @@ async def test_a_service_that_is_made_again_at_once_is_no_news() -> None:
     await scene.serving()
     before = len(scene.kube.calls)
     del scene.kube.items[SERVICE]
-    await scene.look()
+    await scene.reconcile()
     assert scene.kube.calls[before:] == ["create Service pair"]
     assert shown(scene, "Ready") == ("True", "Serving")
 
@@ -823,11 +823,11 @@ async def test_a_service_that_could_not_be_made_yet_is_missed_for_as_long() -> N
     del scene.kube.items[SERVICE]
     scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
     with pytest.raises(Again, match="is going"):
-        await scene.look()
+        await scene.reconcile()
     assert shown(scene, "Ready") == ("False", "NoService")
     assert shown(scene, "Progressing") == ("True", "Recovering")
     scene.kube.refused = {}
-    await scene.look()
+    await scene.reconcile()
     assert shown(scene, "Ready") == ("True", "Serving")
 
 
@@ -835,7 +835,7 @@ async def test_a_graph_that_has_no_service_yet_waits_for_its_parts_first() -> No
     scene = Scene()
     scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
     with pytest.raises(Again, match="is going"):
-        await scene.look()
+        await scene.reconcile()
     assert shown(scene, "Ready") == ("False", "NoPrimary")
 
 
@@ -855,7 +855,7 @@ async def test_which_shape_serves_is_not_a_matter_of_the_service() -> None:
     before = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
     del scene.kube.items[SERVICE]
     scene.kube.refused = {"create Service pair": DENIED}
-    await look_in_vain(scene, "exceeded quota")
+    await reconcile_in_vain(scene, "exceeded quota")
     assert shown(scene, "Ready") == ("False", "Rejected")
     assert {item["name"] for item in scene.graph["status"]["operators"]} == {"pass", "count"}
     assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == before
@@ -866,7 +866,7 @@ async def test_a_shape_that_is_refused_with_422_leaves_the_one_before_ready_and_
     await scene.serving()
     scene.kube.refused = {"create Deployment pair-counter-r1": NO}
     scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
-    await look_in_vain(scene, "Invalid value")
+    await reconcile_in_vain(scene, "Invalid value")
     assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
         "True",
         "Rejected",
@@ -884,7 +884,7 @@ async def test_a_wrong_resource_and_a_refusal_are_both_told() -> None:
     scene.kube.items["Deployment", "shop", "pair-count"]["spec"]["replicas"] = 7
     scene.kube.refused = {"apply Deployment pair-count": NO}
     scene.ask(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
-    await look_in_vain(scene, "Invalid value")
+    await reconcile_in_vain(scene, "Invalid value")
     assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
         "True",
         "Rejected",
@@ -899,7 +899,7 @@ async def test_a_pod_that_may_not_be_labelled_keeps_the_status_from_nothing() ->
     with pytest.raises(Again, match="a policy denies it"):
         await scene.serving()
     with pytest.raises(Again, match="a policy denies it"):
-        await scene.look()
+        await scene.reconcile()
     assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
         "True",
         "Rejected",
@@ -923,7 +923,7 @@ async def test_a_stranger_that_goes_while_it_is_looked_at_is_not_forgotten() -> 
     scene.ask(PAIR)
     scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}})
     with pytest.raises(Again, match="Service pair: there already"):
-        await scene.look()
+        await scene.reconcile()
     await scene.settle()
     assert len(scene.kube.of("Deployment")) == 4
 
@@ -1008,7 +1008,7 @@ async def test_a_model_in_a_crash_loop_is_told_with_its_last_words() -> None:
         "lastState": {"terminated": ended},
     }
     scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False, containerStatuses=[state])
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "ModelCrashLoop"
     assert scene.graph["status"]["lastFailureInfo"] == {
         "operator": "count", "instance": "pair-count-1", "exitCode": 1,
@@ -1023,7 +1023,7 @@ async def test_a_pod_that_no_node_can_take_says_why() -> None:
     message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
     scene.pod("pair-count-1", {"hams.dev/operator": "count"}, conditions=conditions)
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "Unschedulable"
     assert message in scene.graph["status"]["message"]
 
@@ -1045,7 +1045,7 @@ async def test_f31_a_controller_that_dies_or_is_refused_anywhere_leaves_nothing_
         scene.kube.fail(number, error)
         for _ in range(6):  # each look is a fresh controller: what the one before remembered is lost
             try:
-                await scene.look()
+                await scene.reconcile()
             except Again:
                 continue
         assert {
@@ -1061,9 +1061,9 @@ async def test_without_etcd_the_objects_are_there_all_the_same_and_the_status_sa
     scene = Scene()
     store = Store(lambda key: None)
     store.put_graph(copy.deepcopy(scene.graph))
-    mirror = Mirror(scene.etcd.client(), lambda uid: None)
+    cache = EtcdCache(scene.etcd.client(), lambda uid: None)
     with pytest.raises(Again):
-        await Reconciler(scene.kube, store, mirror, SETTINGS, NoIdentities()).reconcile(KEY)
+        await Reconciler(scene.kube, store, cache, SETTINGS, NoIdentities()).reconcile(KEY)
     assert len(scene.kube.of("Deployment")) == 4
     assert scene.condition("Redundant")["reason"] == "EtcdAway"
 
@@ -1104,14 +1104,14 @@ async def test_a_graphs_parts_get_their_proof_before_they_are_begun_and_lose_it_
 async def test_a_graph_without_proof_is_not_begun() -> None:
     scene = Scene()
     scene.identities = witness = Witness()
-    witness.error = Foreign("Secret pair-hams-tls: there already, and not of this graph")
+    witness.error = NotOwned("Secret pair-hams-tls: there already, and not of this graph")
     with pytest.raises(Again, match="pair-hams-tls"):  # it may be of the graph before, and going
-        await scene.look()
+        await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "NameTaken"
     assert "pair-hams-tls" in scene.condition("Ready")["message"]
     witness.error = Unavailable("etcd has no leader")
     with pytest.raises(Again, match="no leader"):
-        await scene.look()
+        await scene.reconcile()
     assert not scene.kube.of("Deployment")
 
 
@@ -1121,7 +1121,7 @@ async def test_a_graph_without_proof_is_not_begun() -> None:
 async def test_an_object_of_megabytes_that_was_stored_without_the_webhook_is_said_to_be_too_large() -> None:
     scene = Scene()
     scene.graph["spec"]["operators"][0]["model"]["config"] = {"table": [1] * 500_000}
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "Invalid"
     assert "larger than 256 KiB" in scene.condition("Ready")["message"]
     assert not scene.kube.of("Deployment")
@@ -1138,10 +1138,10 @@ async def test_while_one_object_is_validated_the_loop_goes_on(monkeypatch: pytes
 
     monkeypatch.setattr(reconcile, "read_permitted", slow)
     scene = Scene()
-    looking = asyncio.ensure_future(scene.look())
+    reconciling = asyncio.ensure_future(scene.reconcile())
     await began.wait()
     let_go.set()
-    await looking
+    await reconciling
     assert scene.kube.of("Deployment")
 
 
@@ -1164,7 +1164,7 @@ async def test_a_revoked_instances_pod_on_a_node_that_is_away_is_deleted_before_
     moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
     scene.unregister("pair-count-1-aa")
-    await scene.look()
+    await scene.reconcile()
     assert "delete Pod pair-count-1" in scene.kube.calls
 
 
@@ -1174,7 +1174,7 @@ async def test_a_pod_that_no_kubelet_has_seen_is_made_again_elsewhere() -> None:
     bound(scene, "pair-count-3", pod_unstarted_s + 1)
     bound(scene, "pair-count-4", pod_unstarted_s + 1, startTime="2026-01-01T00:00:00Z")
     bound(scene, "pair-count-5", 0)
-    await scene.look()
+    await scene.reconcile()
     assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-3"]
 
 
@@ -1188,15 +1188,15 @@ async def test_a_dead_backup_has_no_role_to_revoke_and_is_made_again_all_the_sam
     alone = ReplicaSet("count", 1, "pair-count-1-aa")
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
     scene.unregister("pair-count-2-aa")
-    await scene.look()
+    await scene.reconcile()
     assert "delete Pod pair-count-2" not in scene.kube.calls, "it may be about to say so"
     assert await scene.again() is not None
     monkeypatch.setattr("hams_operator.controller.pod_steps.pod_silent_s", 0.0)
     scene.away = "no answer"
-    await scene.look()
+    await scene.reconcile()
     assert "delete Pod pair-count-2" not in scene.kube.calls, "without etcd nobody knows"
     scene.away = ""
-    await scene.look()
+    await scene.reconcile()
     assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-2"]
 
 
@@ -1221,13 +1221,13 @@ async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time() 
     scene = Scene()
     await scene.serving()
     bound(scene, "pair-count-3", pod_unseen_s + 1)
-    await scene.look()
+    await scene.reconcile()
     assert "delete Pod pair-count-3" not in scene.kube.calls
     scene.pod("pair-count-4", {"hams.dev/operator": "count"}, startTime="2026-01-01T00:00:00Z")
     scene.kube.items["Pod", "shop", "pair-count-4"]["spec"] = {"nodeName": "node2"}
     for passed_s, deleted in ((-30.0, False), (pod_overdue_s + 1, True)):
         scene.kube.items["Pod", "shop", "pair-count-4"]["metadata"]["deletionTimestamp"] = started(passed_s)
-        await scene.look()
+        await scene.reconcile()
         assert ("delete Pod pair-count-3" in scene.kube.calls) is deleted
 
 
@@ -1259,7 +1259,7 @@ async def test_pods_that_kubernetes_refuses_to_make_are_told_in_its_own_words() 
     scene = Scene()
     await scene.settle()
     refuse(scene, "pair-count", QUOTA)
-    await scene.look()
+    await scene.reconcile()
     ready = scene.condition("Ready")
     assert (ready["status"], ready["reason"], ready["message"]) == ("False", "PodsRefused", f"count: {QUOTA}")
     assert scene.graph["status"]["message"] == f"count: {QUOTA}", "`kubectl get sg` shows it"
@@ -1271,7 +1271,7 @@ async def test_a_graph_that_serves_says_why_it_does_not_become_redundant() -> No
     alone = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
     refuse(scene, "pair-count", QUOTA)
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["status"] == "True"
     assert scene.condition("Redundant")["message"] == f"count has 0 of 1 backups in sync; count: {QUOTA}"
 
@@ -1311,7 +1311,7 @@ async def test_a_pod_whose_containers_are_not_made_is_told_by_its_newest_warning
     warn(scene, "older", "pair-count-1", "something else", "2026-01-01T00:00:00Z")
     warn(scene, "newer", "pair-count-1", missing, "2026-01-01T00:00:09Z")
     warn(scene, "of-another", "pair-count-2", "not asked for yet", "2026-01-01T00:00:10Z")
-    await scene.look()
+    await scene.reconcile()
     ready = scene.condition("Ready")
     assert ready["reason"] == "PodNotStarting"
     assert ready["message"] == f"count: pod pair-count-1: FailedMount: {missing}"
@@ -1360,13 +1360,13 @@ async def test_a_container_that_ends_twice_while_starting_is_told_with_its_last_
     role = {ROLE: "frontend"} if container == "frontend" else {"hams.dev/operator": "count"}
     status = ended(container, 2, 1, "Traceback\nKeyError: 'x'\n")
     scene.pod(pod, role, False, containerStatuses=[status])
-    await scene.look()
+    await scene.reconcile()
     assert (scene.condition("Ready")["reason"], scene.condition("Ready")["message"]) == (reason, said)
     scene.pod(pod, role, False, containerStatuses=[ended(container, 1, 1, "once")])
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] not in ("ModelCrashLoop", "CrashLoop")
     scene.pod(pod, role, False, containerStatuses=[ended(container, 5, 75, "revoked")])
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["reason"] not in ("ModelCrashLoop", "CrashLoop"), "that is no failure"
 
 
@@ -1378,10 +1378,10 @@ async def test_a_pod_whose_container_keeps_ending_is_left_to_the_kubelets_back_o
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
     role = {"hams.dev/operator": "count"}
     scene.pod("pair-count-1", role, False, containerStatuses=[ended("model", 2, 1, "no")])
-    await scene.look()
+    await scene.reconcile()
     assert "delete Pod pair-count-1" not in scene.kube.calls
     scene.pod("pair-count-1", role, False, containerStatuses=[ended("model", 1, 1, "no")])
-    await scene.look()
+    await scene.reconcile()
     assert "delete Pod pair-count-1" in scene.kube.calls
 
 
@@ -1406,7 +1406,7 @@ def kstatus(item: Json) -> str:
 
 async def test_a_graph_that_comes_up_is_in_progress_and_current_once_it_serves() -> None:
     scene = Scene()
-    await scene.look()
+    await scene.reconcile()
     assert kstatus(scene.graph) == "InProgress"
     await scene.serving()
     assert kstatus(scene.graph) == "Current"
@@ -1419,16 +1419,16 @@ async def test_a_change_that_is_refused_is_stalled_and_readiness_is_about_what_r
     scene = Scene()
     await scene.serving()
     scene.ask(LOSES)
-    await scene.look()
+    await scene.reconcile()
     assert kstatus(scene.graph) == "Failed"
     assert shown(scene, "Stalled") == ("True", "ChangeRefused")
     assert scene.condition("Ready")["observedGeneration"] == 1, "of what runs"
     assert scene.condition("Stalled")["observedGeneration"] == 2, "of what was refused"
     assert scene.graph["status"]["observedGeneration"] == 2
-    await scene.look()
+    await scene.reconcile()
     assert scene.condition("Ready")["observedGeneration"] == 1
     scene.ask(PAIR)
-    await scene.look()
+    await scene.reconcile()
     assert kstatus(scene.graph) == "Current"
     assert scene.condition("Ready")["observedGeneration"] == 3
 
@@ -1446,20 +1446,20 @@ async def test_what_the_api_server_refuses_is_stalled(refusal: KubeError | None,
     else:
         scene.kube.refused = {"create Deployment pair-count": refusal}
     with pytest.raises(Again):
-        await scene.look()
+        await scene.reconcile()
     assert kstatus(scene.graph) == "Failed"
     assert shown(scene, "Stalled") == ("True", reason)
 
 
 async def test_an_invalid_graph_and_a_lost_state_are_stalled() -> None:
     wrong = Scene(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
-    await wrong.look()
+    await wrong.reconcile()
     assert (kstatus(wrong.graph), shown(wrong, "Stalled")) == ("Failed", ("True", "Invalid"))
     lost = Scene()
     await lost.serving()
     gone = ReplicaSet("count", 2, None, (), (), ((1, 40),), lost=True)
     lost.topology(Topology(6, (*TOPOLOGY.sets[:2], gone), TOPOLOGY.tables, ()))
-    await lost.look()
+    await lost.reconcile()
     assert (kstatus(lost.graph), shown(lost, "Stalled")) == ("Failed", ("True", "StateLost"))
 
 
@@ -1469,11 +1469,11 @@ async def test_what_could_not_be_applied_yet_is_not_observed() -> None:
     scene.ask(with_change('image: "m:1"}\n    inputs: [pass.y]', 'image: "m:2"}\n    inputs: [pass.y]'))
     scene.kube.refused = {"apply Deployment pair-count": KubeError(503, "the API server is going")}
     with pytest.raises(Again):
-        await scene.look()
+        await scene.reconcile()
     assert kstatus(scene.graph) == "InProgress"
     assert scene.graph["status"]["observedGeneration"] == 1
     scene.kube.refused = {}
-    await scene.look()
+    await scene.reconcile()
     assert kstatus(scene.graph) == "Current"
 
 
@@ -1483,13 +1483,13 @@ async def test_while_kubernetes_replaces_pods_a_graph_is_in_progress() -> None:
     deployment = scene.kube.items["Deployment", "shop", "pair-count"]
     deployment["metadata"]["generation"] = 2
     deployment["status"] = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1}
-    await scene.look()
+    await scene.reconcile()
     assert kstatus(scene.graph) == "InProgress"
     assert scene.condition("Progressing")["message"] == "pods of count are replaced"
     assert scene.condition("Ready")["status"] == "True"
     deployment = scene.kube.items["Deployment", "shop", "pair-count"]
     deployment["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}
-    await scene.look()
+    await scene.reconcile()
     assert kstatus(scene.graph) == "Current"
 
 
@@ -1501,7 +1501,7 @@ async def test_a_stateless_operator_without_any_instance_is_not_redundant() -> N
     await scene.serving()
     for tables in ((), (SlotTable("pass", (Slot(1, None), Slot(1, None))),)):
         scene.topology(Topology(6, TOPOLOGY.sets, tables, ()))
-        await scene.look()
+        await scene.reconcile()
         assert shown(scene, "Redundant") == ("False", "Degraded")
         assert "pass has no active instance" in scene.condition("Redundant")["message"]
 
@@ -1513,9 +1513,9 @@ async def test_a_copy_too_many_makes_up_for_none_that_is_missing() -> None:
     assert scene.graph["status"]["inSync"] == "3/3"
     more = ReplicaSet("count", 1, "pair-count-1-aa", ("pair-count-2-aa", "pair-count-3-aa"))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], more), TOPOLOGY.tables, ()))
-    await scene.look()
+    await scene.reconcile()
     assert scene.graph["status"]["inSync"] == "3/3"
     none = ReplicaSet("F/0", 1, "pair-frontend-1-aa", ())
     scene.topology(Topology(7, (none, TOPOLOGY.sets[1], more), TOPOLOGY.tables, ()))
-    await scene.look()
+    await scene.reconcile()
     assert scene.graph["status"]["inSync"] == "2/3"

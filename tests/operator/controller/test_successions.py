@@ -73,13 +73,13 @@ class Two(Scene):
         for of, names in (("F", ("f1", "f2")), ("count", ("c1", "c2"))):
             for name in names:
                 self.write(succession.key(self.uid(number), succession.WAITING + f"{name}-aa"), of.encode())
-        await self.look()
+        await self.reconcile()
 
     async def closed(self) -> None:
         """The frontends of the shape before hold back, and the controller goes on."""
         for name in ("pair-frontend-1-aa", "pair-frontend-2-aa"):
             self.note(0, succession.QUIET + name, Quiet(f"{UID}-r1"))
-        await self.look()
+        await self.reconcile()
 
     def quiet(self) -> None:
         """They own one shard each, in which nothing is open."""
@@ -114,12 +114,12 @@ async def test_pods_are_looked_up_in_their_own_incarnation(monkeypatch: pytest.M
     await scene.there()
     for name in ("c1", "c2"):
         scene.new_pod(1, name, {"hams.dev/operator": "count"})
-    await scene.look()
+    await scene.reconcile()
     assert not [call for call in scene.kube.calls if call.startswith("delete Pod ")]
     scene.unregister("pair-count-2-aa")
     alone = ReplicaSet("count", 1, "pair-count-1-aa")
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
-    await scene.look()
+    await scene.reconcile()
     assert [call for call in scene.kube.calls if call.startswith("delete Pod ")] == [
         "delete Pod pair-count-2"
     ], "one of the shape before that nobody is in any more"
@@ -134,16 +134,16 @@ async def test_from_the_first_look_to_the_last() -> None:
     assert scene.condition("Ready")["status"] == "True"
     await scene.there()
     assert scene.phase() is Phase.HOLD
-    await scene.look()
+    await scene.reconcile()
     assert scene.phase() is Phase.HOLD, "no frontend has said that it holds back"
     await scene.closed()
     assert scene.phase() is Phase.CLOSE
-    await scene.look()
+    await scene.reconcile()
     scene.quiet()
-    await scene.look()
+    await scene.reconcile()
     assert scene.phase() is Phase.CLOSE, "nothing has been taken over"
     scene.taken()
-    await scene.look()
+    await scene.reconcile()
     assert scene.phase() is Phase.DONE
     assert scene.follows(1) == Follows(UID, ("count",), done=True)
     assert scene.etcd.read(succession.key(UID, succession.ENDED)) is not None
@@ -313,7 +313,7 @@ async def test_after_the_switch_the_way_back_is_another_change() -> None:
     await scene.closed()
     scene.quiet()
     scene.taken()
-    await scene.look()
+    await scene.reconcile()
     assert scene.phase() is Phase.DONE
     scene.ask(PAIR)
     await scene.settle()
@@ -325,7 +325,7 @@ async def test_a_state_that_nobody_goes_on_with_is_refused_and_the_others_are_ke
     None
 ):
     scene = Two(with_change("    inputs: [pass.y]", "    inputs: [first.y]") + FIRST)
-    await scene.look()
+    await scene.reconcile()
     scene.write(records.topology_key(UID), records.encode_topology(Topology(1)))
     scene.ask(RENAMED.replace("inputs: [pass.y]", "inputs: [first.y]") + FIRST)
     await scene.settle()
@@ -355,7 +355,7 @@ async def test_a_revoked_instance_of_the_shape_that_serves_is_made_again_while_a
     await scene.there()
     moved = ReplicaSet("count", 2, "pair-count-1-aa", ())
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-2-aa",)))
-    await scene.look()
+    await scene.reconcile()
     assert deleted(scene) == ["pair-count-2"]
 
 
@@ -366,13 +366,13 @@ async def test_who_has_been_taken_over_from_is_left_to_end_as_it_is(monkeypatch:
     await scene.there()
     await scene.closed()
     scene.quiet()
-    await scene.look()
+    await scene.reconcile()
     scene.taken()
-    await scene.look()
+    await scene.reconcile()
     assert scene.phase() is Phase.DONE
     monkeypatch.setattr("hams_operator.controller.pod_steps.pod_silent_s", 0.0)
     scene.unregister("pair-count-2-aa")
     alone = ReplicaSet("count", 1, "pair-count-1-aa")
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
-    await scene.look()
+    await scene.reconcile()
     assert not deleted(scene)

@@ -50,7 +50,7 @@ def test_what_it_said_is_found_in_a_log_that_has_been_cut_since_its_start(tmp_pa
     member.log.parent.mkdir()
     member._log_start_bytes = 5000
     member.log.write_text('{"level": "fatal", "msg": "disk full"}\n{"level": "info", "msg": "bye"}\n')
-    assert member.last_complaint() == "disk full"
+    assert member.last_error() == "disk full"
     assert member.log == tmp_path / "logs" / "etcd-0.log"
 
 

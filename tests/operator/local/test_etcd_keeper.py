@@ -55,7 +55,7 @@ class Broken:
         if self._errors and (error := self._errors.pop(0)) is not None:
             raise error
 
-    def last_complaint(self) -> str:
+    def last_error(self) -> str:
         return "listen tcp 127.0.0.1:2379: bind: address already in use"
 
 

@@ -152,11 +152,11 @@ async def test_no_list_of_processes_shows_the_variables_of_a_model(instances, mo
     place = with_model(instances, env=(("TOKEN", "a secret"),))
     started = []
 
-    async def noted(*words, env, **rest):
+    async def recorded(*words, env, **rest):
         started.append((words, env))
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr("hams_operator.local.instances.asyncio.create_subprocess_exec", noted)
+    monkeypatch.setattr("hams_operator.local.instances.asyncio.create_subprocess_exec", recorded)
     await instances._start_model(place, place.pod)
     ((words, environment),) = started
     assert not [word for word in words if "secret" in word]
@@ -317,11 +317,11 @@ async def ending(tmp_path, monkeypatch):
     made._places = [place]
     sent = []
 
-    def noted(pid, number):
+    def recorded(pid, number):
         sent.append((pid, number))
         return send(pid, number)
 
-    monkeypatch.setattr("hams_operator.local.instances.send", noted)
+    monkeypatch.setattr("hams_operator.local.instances.send", recorded)
     return made, place.pod, sent
 
 
@@ -331,11 +331,11 @@ async def test_a_model_that_ends_while_the_graph_does_is_not_waited_for_nor_sent
     supervisor, pod, sent = ending
     monkeypatch.setattr("hams_operator.local.supervisor.stop_rest_s", 3600.0)
     pid = pod.model_pid
-    look = supervisor._final_line
+    check = supervisor._final_line
 
     async def end_it():
         os.kill(pid, signal.SIGTERM)
-        return await look()
+        return await check()
 
     monkeypatch.setattr(supervisor, "_final_line", end_it)
     await supervisor.stop()
@@ -379,20 +379,20 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     back = Cast({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
     gone = Cast({"learner-7-0000": 77}, frozenset(), revoked)
 
-    def look(cast: Cast, after_s: float = hung_check_s) -> list[tuple[int, signal.Signals]]:
+    def check(cast: Cast, after_s: float = hung_check_s) -> list[tuple[int, signal.Signals]]:
         now[0] += after_s
         instances._settle_left(place, place.pod, cast)
         values, sent[:] = list(sent), []
         return values
 
-    assert look(gone) == look(back) == [], "it has some time"
-    assert look(structs.replace(back, alone=frozenset({goes_by})), hung_kill_s) == [], (
+    assert check(gone) == check(back) == [], "it has some time"
+    assert check(structs.replace(back, alone=frozenset({goes_by})), hung_kill_s) == [], (
         "it has the only copy of a state"
     )
-    assert look(gone, hung_kill_s) == [], "its registration may be on its way back"
-    assert look(back) == [(41, signal.SIGTERM)]
-    assert look(back) == look(gone) == [], "once, and it may be ending"
-    assert look(back, hung_kill_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+    assert check(gone, hung_kill_s) == [], "its registration may be on its way back"
+    assert check(back) == [(41, signal.SIGTERM)]
+    assert check(back) == check(gone) == [], "once, and it may be ending"
+    assert check(back, hung_kill_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
 
 
 async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_not_killed(
@@ -478,19 +478,19 @@ def test_who_may_be_the_last_to_have_a_state(members, revoked, last):
 async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatch):
     monkeypatch.setattr("hams_operator.local.instances.hung_check_s", 0.0)
     monkeypatch.setattr(instances, "_now", lambda: 1000.0)
-    looked = asyncio.Event()
+    checked = asyncio.Event()
 
     class Away:
         async def cast(self):
             if place.missing_s:
-                looked.set()
+                checked.set()
             raise Lost("etcd is away")
 
     place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     instances._left.append(place)
     instances._observer = Away()
     instances._spawn_task(instances._watch_hung())
-    await asyncio.wait_for(looked.wait(), 60)
+    await asyncio.wait_for(checked.wait(), 60)
     assert place.missing_s == 1000.0
 
 

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from hams_graph import load_text
-from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.successions import advance
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.plan.change import inherited_states
@@ -120,10 +120,10 @@ class World:
     """Two shapes of one graph. The controller here is its judgement and its hand on etcd, without an API
     server."""
 
-    def __init__(self, folder: Path, etcd: str, mirror: Mirror, client: EtcdCoordination) -> None:
+    def __init__(self, folder: Path, etcd: str, cache: EtcdCache, client: EtcdCoordination) -> None:
         self.folder = folder
         self.etcd = etcd
-        self.mirror = mirror
+        self.cache = cache
         self.client = client
         self.changed = asyncio.Event()
         self.seen = asyncio.Event()
@@ -138,7 +138,7 @@ class World:
         place = replace(PLACE, incarnation=number)
         graph = load_text(text, uid=place.graph_uid(), on_kubernetes=True)
         if follows is not None:
-            await self.mirror.ensure_follows(
+            await self.cache.ensure_follows(
                 graph.data.uid, Follows(follows.data.uid, inherited_states(follows.data, graph.data))
             )
         objects = desired(graph, encode_spec(graph).decode(), place, Settings(etcd=self.etcd, tls=False))
@@ -165,7 +165,7 @@ class World:
             self.seen.set()
             if len(self.shapes) > 1 and self.advancing:
                 old, new = self.shapes[-2][0], self.shapes[-1][0]
-                known = self.mirror.of(new.data.uid)
+                known = self.cache.of(new.data.uid)
                 if known.follows is not None and not known.follows.done:
                     phase = await self.step(old, new)
                     if phase is not None and self.phases[-1:] != [phase]:
@@ -176,7 +176,7 @@ class World:
     async def step(self, old: Graph, new: Graph) -> Phase | None:
         """The controller's next step; where its outcome is unknown, what the record says then."""
         try:
-            return (await advance(self.mirror, old, new, 1)).phase
+            return (await advance(self.cache, old, new, 1)).phase
         except CoordinationError:
             self.changed.set()
             entry = await self.client.get(succession.key(old.data.uid, succession.SUCCESSION))
@@ -208,11 +208,11 @@ async def world(folder: Path) -> AsyncIterator[World]:
     async with await LocalEtcd.start(folder / "etcd") as etcd:
         client = EtcdCoordination(etcd.endpoints)
         changed: list[asyncio.Event] = []
-        mirror = Mirror(client, lambda uid: [event.set() for event in changed] and None)
-        result = World(folder, etcd.endpoints, mirror, client)
+        cache = EtcdCache(client, lambda uid: [event.set() for event in changed] and None)
+        result = World(folder, etcd.endpoints, cache, client)
         changed.append(result.changed)
-        tasks = [asyncio.create_task(mirror.run()), asyncio.create_task(result.control())]
-        await mirror.read.wait()
+        tasks = [asyncio.create_task(cache.run()), asyncio.create_task(result.control())]
+        await cache.read.wait()
         try:
             yield result
         finally:
@@ -228,10 +228,10 @@ async def world(folder: Path) -> AsyncIterator[World]:
                         await process.wait()
 
 
-async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
+async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
     """Until something is so of which nobody tells."""
     while True:
-        if await look():
+        if await check():
             return
         await asyncio.sleep(0.02)
 
@@ -400,7 +400,7 @@ async def test_of_a_deleted_graph_nobody_waits_for_successors(tmp_path: Path) ->
             "it serves on until somebody has its state, or its time is over"
         )
         assert processes[primary].returncode is None
-        await result.mirror.end_all(graph.data.uid)
+        await result.cache.end_all(graph.data.uid)
         others = [
             processes[name]
             for name in (
@@ -413,7 +413,7 @@ async def test_of_a_deleted_graph_nobody_waits_for_successors(tmp_path: Path) ->
             for process in others:
                 process.terminate()
             assert [await process.wait() for process in (processes[primary], *others)] == [0, 0, 0, 0]
-        await result.mirror.end_all(graph.data.uid)
+        await result.cache.end_all(graph.data.uid)
         entry = await result.client.get(succession.key(graph.data.uid, succession.ENDED))
         assert entry is not None
         assert entry.value == succession.NOBODY
@@ -439,7 +439,7 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
 
         clients = [asyncio.create_task(client(number)) for number in range(4)]
         await many.wait()
-        await result.mirror.end_all(graph.data.uid)
+        await result.cache.end_all(graph.data.uid)
         before = len(answers)
         processes = [
             process for name, process in result.shapes[0][1].processes.items() if not name.endswith("/model")
@@ -465,7 +465,7 @@ async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_ano
         ]
         waiting = [asyncio.create_task(ask(key, Ports.http, value=1)) for key in keys]
         await eventually(lambda: asyncio.to_thread((tmp_path / "asked").exists))
-        await result.mirror.end_all(graph.data.uid)
+        await result.cache.end_all(graph.data.uid)
         processes = [
             process for name, process in result.shapes[0][1].processes.items() if not name.endswith("/model")
         ]
@@ -525,7 +525,7 @@ async def test_the_new_primary_dies_before_the_switch_and_its_backup_has_the_sta
         values.then[Phase.CLOSE] = pause
         new = await values.begin(TWO, follows=old)
         await values.phase(old.data.uid, Phase.CLOSE)
-        while not values.mirror.of(new.data.uid).topology.find("count").in_sync:
+        while not values.cache.of(new.data.uid).topology.find("count").in_sync:
             await values.seen.wait()
             values.seen.clear()
         pod = await values.primary(new.data.uid, "count")

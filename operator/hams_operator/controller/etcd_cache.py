@@ -80,7 +80,7 @@ class Known:
         )
 
 
-class Mirror:
+class EtcdCache:
     """`changed(graph_uid)` is called after each change; with "" if it may concern every graph."""
 
     def __init__(self, coordination: Coordination, changed: Callable[[str], None]) -> None:
