@@ -49,6 +49,7 @@ OWN = {"sidecar": (".", "frontend"), "controller": (".", "operator"), "model": (
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "chain": (),
     "digits": ("torch", "scikit-learn"),
+    "next-word": (),
     "semantic-cache": ("scikit-learn",),
     "stocks": ("scikit-learn",),
 }

@@ -1,0 +1,1 @@
+"""Guesses of the word that a user types next."""
