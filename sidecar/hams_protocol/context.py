@@ -7,12 +7,19 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Message
 
 
-class Context:
-    """One machine's present step. `now` is its time in seconds; `out` are its effects, in the order in which
-    they must be performed (`effects`)."""
+class StepClock:
+    """The time of one machine's present step, in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
+
+
+class Context(StepClock):
+    """One machine's present step. `out` are its effects, in the order in which they must be performed
+    (`effects`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.out: list[Effect] = []
 
     def begin(self, now: float) -> None:

@@ -12,10 +12,9 @@ is sent again. Never: decides anything about safety.
 from collections.abc import Iterable
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Meta
-
-FOREVER = float("inf")
 
 
 class Deadlines:

@@ -10,8 +10,7 @@ Never: decides that somebody is dead, keeps a starved judge from judging for eve
 """
 
 from hams_protocol import limits
-
-FOREVER = float("inf")
+from hams_protocol.due import FOREVER
 
 
 def pause_s(by_s: float) -> float:

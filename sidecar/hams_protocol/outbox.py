@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from hams_protocol import limits
 from hams_protocol.context import Context
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import Attempt, Deliver, Token, TokenAck, TokenAcks
@@ -62,13 +63,14 @@ class Retained:
         self.attempts = attempt.attempts if attempt.alone_in is None else attempt.attempts - 1
 
 
-class Outbox:
+class Outbox(Timed):
     """All tokens retained by one owner. `sending_epoch` gives the epoch in which it owns a request, None if
     it does not (any more)."""
 
     def __init__(
         self, ctx: Context, knowledge: Knowledge, sending_epoch: Callable[[RequestId], int | None]
     ) -> None:
+        super().__init__(ctx)
         self._ctx = ctx
         self._knowledge = knowledge
         self._sending_epoch = sending_epoch
@@ -182,21 +184,21 @@ class Outbox:
             entry.note(attempt)
         return True
 
-    def tick(self) -> None:
-        """Send again what has waited too long for an acknowledgement, a bounded number at a time."""
+    def dues(self) -> list[Due]:
+        """The oldest that may have been lost is sent again."""
+        while self._unheld and (
+            self._unheld[0][1].gone or self._unheld[0][1].held or self._unheld[0][0] != self._unheld[0][1].due
+        ):
+            self._unheld.popleft()
+        return [(self._unheld[0][0] if self._unheld else FOREVER, self._send_again)]
+
+    def _send_again(self) -> None:
+        """What has waited too long for an acknowledgement, a bounded number at a time."""
         sent = 0
         while self._unheld and self._unheld[0][0] <= self._ctx.now and sent < limits.resend_items_max:
             due, entry = self._unheld.popleft()
             if not (entry.gone or entry.held or due != entry.due) and self._send(entry):
                 sent += 1
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        while self._unheld and (
-            self._unheld[0][1].gone or self._unheld[0][1].held or self._unheld[0][0] != self._unheld[0][1].due
-        ):
-            self._unheld.popleft()
-        return self._unheld[0][0] if self._unheld else float("inf")
 
     def complete(self, requests: Iterable[RequestId]) -> None:
         """Free everything retained for complete requests."""

@@ -40,6 +40,7 @@ class Attempts(Timed):
 
     def __init__(self, ctx: Context, graph: Graph, op: str, knowledge: Knowledge) -> None:
         super().__init__(ctx)
+        self._ctx = ctx
         self._op = op
         self._limit = min(graph.data.recovery.max_attempts, limits.attempts_alone_max)
         self._knowledge = knowledge

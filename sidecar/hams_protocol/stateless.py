@@ -8,6 +8,7 @@ operator fans out, only after every receiver has said what it holds from that sl
 from hams_protocol import limits
 from hams_protocol.batching import Queues, fifo
 from hams_protocol.deps import Deps
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import (
     AbandonBatch,
     BatchUnit,
@@ -52,7 +53,7 @@ from hams_protocol.poison import managers_of
 from hams_protocol.replica.proposals import Proposals
 from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import pass_on, slot_number
-from hams_protocol.vertex import FOREVER, Vertex
+from hams_protocol.vertex import Vertex
 
 
 class Inquiry:
@@ -65,10 +66,11 @@ class Inquiry:
     the sender's, and because it knew of the slot's epoch before it took a single token. A follower's answer
     counts for nothing: it may yet apply what its leader has made of a value.
 
-    `asked` are the leaders that were asked, with their epochs: a new one is asked at once.
+    `asked` are the leaders that were asked, with their epochs: a new one is asked at once. `again_at`: when
+    all are asked again.
     """
 
-    __slots__ = ("asked", "asked_at", "epoch", "instances", "sets", "slot")
+    __slots__ = ("again_at", "asked", "epoch", "instances", "sets", "slot")
 
     def __init__(
         self, slot: int, epoch: int, instances: set[InstanceId], sets: dict[str, int], now: float
@@ -78,7 +80,7 @@ class Inquiry:
         self.instances = instances
         self.sets = sets
         self.asked: set[tuple[InstanceId, int]] = set()
-        self.asked_at = now
+        self.again_at = now + limits.resend_after_s
 
     @property
     def is_over(self) -> bool:
@@ -156,7 +158,7 @@ class StatelessMachine(Vertex):
         if self._model_ready and not self._running and not self.attempts.holds:
             due = min(due, self.queue.deadline())
         for inquiry in self._inquiries.values():
-            due = min(due, inquiry.asked_at + limits.resend_after_s)
+            due = min(due, inquiry.again_at)
         if self._leaving:
             due = min(due, max(self._proposals.at, self._ticked_at + limits.propose_retry_s))
         return max(due, self._ticked_at + limits.tick_min_s)
@@ -404,8 +406,8 @@ class StatelessMachine(Vertex):
 
     def _ask_again(self) -> None:
         for inquiry in self._inquiries.values():
-            if self.ctx.now >= inquiry.asked_at + limits.resend_after_s:
-                inquiry.asked_at = self.ctx.now
+            if self.ctx.now >= inquiry.again_at:
+                inquiry.again_at = self.ctx.now + limits.resend_after_s
                 inquiry.asked.clear()
                 query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
                 for peer in sorted(inquiry.instances):

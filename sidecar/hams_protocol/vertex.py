@@ -13,9 +13,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
+from hams_protocol.acks import OwedAcks
 from hams_protocol.batching import Queues, Timing
 from hams_protocol.context import Context
 from hams_protocol.deps import Dep, Deps
+from hams_protocol.due import FOREVER, earliest
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.gossip import Gossip
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
@@ -41,7 +43,6 @@ from hams_protocol.messages import (
     StateCopy,
     StateRecord,
     Token,
-    TokenAck,
     TokenAcks,
     TopologyNews,
 )
@@ -52,8 +53,6 @@ from hams_protocol.topology import Topology, slot_number
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.keeper import Keeper
-
-FOREVER = float("inf")
 
 
 class Vertex(ABC):
@@ -82,8 +81,7 @@ class Vertex(ABC):
             and len(graph.operators[edge.source].targets) > 1
         )
         self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
-        self._acks: dict[InstanceId, list[TokenAck]] = {}
-        self._acks_due = FOREVER
+        self._acks = OwedAcks(self.ctx, self.knowledge)
         self._values = 0
         self._run_began = self._update_waited_s = 0.0
         self._update_wanted_at = FOREVER
@@ -330,29 +328,16 @@ class Vertex(ABC):
         self.gossip.ask(sender)
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId) -> None:
-        token = message.token
-        epoch = self.knowledge.owner(message.target, token.request)[1]
-        self._acks.setdefault(sender, []).append(
-            TokenAck(token.source, message.target, token.unit, value_id, epoch)
-        )
-        if self._acks_due == FOREVER:
-            self._acks_due = self.ctx.now + limits.ack_delay_s
+        epoch = self.knowledge.owner(message.target, message.token.request)[1]
+        self._acks.add(sender, message.token, message.target, value_id, epoch)
 
     def flush_acks(self) -> None:
         """Acknowledge what was not completed in the meantime."""
-        if self.ctx.now < self._acks_due:
-            return
-        completed = self.knowledge.completed
-        for peer, acks in self._acks.items():
-            due = [ack for ack in acks if ack.unit.request not in completed]
-            for first in range(0, len(due), limits.acks_batch_max):
-                self.ctx.send(peer, TokenAcks(tuple(due[first : first + limits.acks_batch_max])))
-        self._acks.clear()
-        self._acks_due = FOREVER
+        self._acks.tick()
 
     def common_deadline(self) -> float:
         """When the common part wants a Tick."""
-        return min(self._acks_due, self.outbox.deadline(), self.attempts.deadline(), self.keeper.deadline())
+        return earliest((self._acks, self.outbox, self.attempts, self.keeper))
 
     def common_tick(self) -> None:
         """What the common part does when its time has come, but for sending tokens again."""

@@ -8,16 +8,17 @@ lives; the sender of a token of a complete request gets it at once.
 from collections.abc import Iterable
 
 from hams_protocol import limits
-from hams_protocol.due import FOREVER
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Completion
 
 
-class CompletionBroadcast:
+class CompletionBroadcast(Timed):
     """Coalesced completion notices of the shards owned by this instance."""
 
     def __init__(self, ctx: FrontendContext) -> None:
+        super().__init__(ctx)
         self._ctx = ctx
         self._fresh: dict[int, list[int]] = {}
         self._asked: set[InstanceId] = set()
@@ -52,35 +53,38 @@ class CompletionBroadcast:
                 self.wanted(peer)
         self.listeners = fresh
 
-    def tick(self) -> None:
-        """Send what is due."""
-        now, completed = self._ctx.now, self._ctx.knowledge.completed
-        if self._repeat_at <= now:
-            self._repeat_at = now + limits.completion_repeat_s
+    def dues(self) -> list[Due]:
+        """Everything again, which leaves nothing fresh; else what is fresh."""
+        return [(self._repeat_at, self._repeat), (self._flush_at, self._flush)]
+
+    def _repeat(self) -> None:
+        self._repeat_at = self._ctx.now + limits.completion_repeat_s
+        self._fresh.clear()
+        self._asked.clear()
+        self._flush_at = FOREVER
+        if self.shards:
+            news = self._everything()
+            for peer in self.listeners:
+                self._ctx.send(peer, news)
+
+    def _flush(self) -> None:
+        completed = self._ctx.knowledge.completed
+        self._flush_at = FOREVER
+        if self._fresh:
+            rows = []
+            for shard, fresh in self._fresh.items():
+                below = completed.watermark(shard)
+                rows.append((shard, below, tuple(n for n in fresh if n >= below)))
+            news = Completion(tuple(rows))
             self._fresh.clear()
-            self._asked.clear()
-            self._flush_at = FOREVER
-            if self.shards:
-                news = self._everything()
-                for peer in self.listeners:
+            for peer in self.listeners:
+                if peer not in self._asked:
                     self._ctx.send(peer, news)
-        if self._flush_at <= now:
-            self._flush_at = FOREVER
-            if self._fresh:
-                rows = []
-                for shard, fresh in self._fresh.items():
-                    below = completed.watermark(shard)
-                    rows.append((shard, below, tuple(n for n in fresh if n >= below)))
-                news = Completion(tuple(rows))
-                self._fresh.clear()
-                for peer in self.listeners:
-                    if peer not in self._asked:
-                        self._ctx.send(peer, news)
-            if self._asked and self.shards:
-                news = self._everything()
-                for peer in sorted(self._asked):
-                    self._ctx.send(peer, news)
-            self._asked.clear()
+        if self._asked and self.shards:
+            news = self._everything()
+            for peer in sorted(self._asked):
+                self._ctx.send(peer, news)
+        self._asked.clear()
 
     def _everything(self) -> Completion:
         completed = self._ctx.knowledge.completed
@@ -98,7 +102,3 @@ class CompletionBroadcast:
     def _soon(self) -> None:
         if self._flush_at == FOREVER:
             self._flush_at = self._ctx.now + limits.completion_delay_s
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return self._flush_at if self._flush_at < self._repeat_at else self._repeat_at

@@ -28,7 +28,7 @@ class Changes(Timed):
         stop: Callable[[str], None],
     ) -> None:
         super().__init__(ctx)
-        self._frontend = ctx
+        self._ctx = ctx
         self._keeper = keeper
         self._roles = roles
         self._clients = clients
@@ -43,7 +43,7 @@ class Changes(Timed):
         A handover in doubt whose successor is gone is ended by any other change from the same revision: only
         one of the two can be committed.
         """
-        ctx, proposals = self._frontend, self._frontend.proposals
+        ctx, proposals = self._ctx, self._ctx.proposals
         if self.handing_off:
             self._again_at = ctx.now + limits.propose_retry_s
         if not proposals.may_propose:
@@ -68,14 +68,14 @@ class Changes(Timed):
     @property
     def has_first_request(self) -> bool:
         """Whether a client waits here of a graph in which nothing was logged yet."""
-        return self._frontend.knowledge.topology.untouched and self._clients() > 0
+        return self._ctx.knowledge.topology.untouched and self._clients() > 0
 
     def drain(self) -> None:
         """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits
         here any more. Without a shard, or where nobody will ever come to take it, it is over then. Logs that
         it brought along may be the last: it stays until they are of no use."""
         waiting = self._clients() > 0
-        ctx = self._frontend
+        ctx = self._ctx
         others = ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != ctx.instance for member in ctx.members.values()
         )
@@ -92,6 +92,6 @@ class Changes(Timed):
 
     def dues(self) -> list[Due]:
         """A handoff under way, and that a first request came, are proposed again."""
-        at = self._frontend.proposals.at
+        at = self._ctx.proposals.at
         again_at = -FOREVER if self.has_first_request else self._again_at
         return [(max(again_at, at), self.propose)]

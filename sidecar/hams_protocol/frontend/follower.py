@@ -21,7 +21,7 @@ class ShardFollower(Timed):
         self, ctx: FrontendContext, shard: int, roles: ReplicaSet, log: ShardLog | None, in_sync: bool
     ) -> None:
         super().__init__(ctx)
-        self._frontend = ctx
+        self._ctx = ctx
         self.shard = shard
         self.name = roles.name
         self.epoch = roles.epoch
@@ -52,7 +52,7 @@ class ShardFollower(Timed):
         if not parts[-1].last or len(parts) != parts[-1].part + 1:
             return
         self._parts.clear()
-        self.log = log_of(parts, self._frontend.graph.data.frontend)
+        self.log = log_of(parts, self._ctx.graph.data.frontend)
         self._owed = self.following.leader
 
     def append(self, sender: InstanceId, message: LogAppend) -> None:
@@ -73,9 +73,7 @@ class ShardFollower(Timed):
     def acknowledge(self) -> None:
         """Say once how far the log goes, after all entries that have come together."""
         if self._owed is not None and self.log is not None:
-            self._ctx.send(
-                self._owed, LogAck(self.shard, self.epoch, self.log.last, self._frontend.generation)
-            )
+            self._ctx.send(self._owed, LogAck(self.shard, self.epoch, self.log.last, self._ctx.generation))
             self._owed = None
 
     def dues(self) -> list[Due]:

@@ -11,7 +11,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 
 from hams_protocol import limits
-from hams_protocol.due import FOREVER
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.effects import Answer, NotServed, Outcome, Replied
 from hams_protocol.events import ClientRequest
 from hams_protocol.frontend.context import FrontendContext
@@ -36,10 +36,11 @@ class Waiting:
         self.asked_at = FOREVER
 
 
-class Gateway:
+class Gateway(Timed):
     """All waiting clients of one frontend."""
 
     def __init__(self, ctx: FrontendContext, owners: dict[int, ShardOwner]) -> None:
+        super().__init__(ctx)
         self._ctx = ctx
         self._owners = owners
         self._shards = ctx.graph.data.frontend.shards
@@ -247,27 +248,29 @@ class Gateway:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
+    def dues(self) -> list[Due]:
         """Deadlines, and questions to owners that are silent."""
-        now = self._ctx.now
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while self._deadlines and self._deadlines[0][1] not in self._waiting:
+            heappop(self._deadlines)
+        return [
+            (self._deadlines[0][0] if self._deadlines else FOREVER, self._give_up),
+            (self._asks[0][0] if self._asks else FOREVER, self._ask_owners),
+        ]
+
+    def _give_up(self) -> None:
+        while self._deadlines and self._deadlines[0][0] <= self._ctx.now:
             _, counter = heappop(self._deadlines)
             if counter in self._waiting:
                 self._finish(
                     counter, NotServed(504, "the deadline has passed; the request may still take effect")
                 )
-        while self._asks and self._asks[0][0] <= now:
+
+    def _ask_owners(self) -> None:
+        while self._asks and self._asks[0][0] <= self._ctx.now:
             at, counter = self._asks.popleft()
             waiting = self._waiting.get(counter)
             if waiting is not None and waiting.asked_at == at:
                 self._forward(counter, waiting, whole=False)
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        while self._deadlines and self._deadlines[0][1] not in self._waiting:
-            heappop(self._deadlines)
-        due = self._deadlines[0][0] if self._deadlines else FOREVER
-        return min(due, self._asks[0][0]) if self._asks else due
 
 
 def answer_message(counter: int, outcome: ReplyEntry | NotServed) -> ClientForwardAnswer:

@@ -13,7 +13,7 @@ frozen.
 
 from collections.abc import Sequence
 
-from hams_protocol.due import FOREVER
+from hams_protocol.due import FOREVER, Alarm, Timed, earliest
 from hams_protocol.effects import Effect, NotServed, Stop
 from hams_protocol.events import (
     CasSettled,
@@ -98,7 +98,7 @@ class FrontendMachine:
         self.keeper = Keeper(self._ctx, graph, instance, self._ctx.knowledge, self._gossip, FRONTEND)
         self._questions = Questions(self._ctx, self._roles, self.keeper)
         self._changes = Changes(self._ctx, self._roles, self.keeper, lambda: len(self._gateway), self._stop)
-        self._due = FOREVER
+        self._alarm = Alarm(self._ctx)
         self._stopped = False
         self._listen_to_peers()
 
@@ -135,35 +135,20 @@ class FrontendMachine:
         """When the machine wants a Tick; infinity if nothing is due."""
         if self._stopped:
             return FOREVER
-        due = self._sinks.deadline()
-        at = self._broadcast.deadline()
-        if at < due:
-            due = at
-        at = self._gateway.deadline()
-        if at < due:
-            due = at
-        at = self._waits.deadline()
-        if at < due:
-            due = at
-        at = self._outbox.deadline()
-        if at < due:
-            due = at
-        at = self._changes.deadline()
-        if at < due:
-            due = at
-        at = self.keeper.deadline()
-        if at < due:
-            due = at
-        for owner in self._owners.values():
-            at = owner.deadline()
-            if at < due:
-                due = at
-        for follower in self._followers.values():
-            at = follower.deadline()
-            if at < due:
-                due = at
-        self._due = due
-        return due
+        return self._alarm.set(earliest((*self._timed(), self._changes)))
+
+    def _timed(self) -> tuple[Timed, ...]:
+        """All that acts by itself, in the order in which it does."""
+        return (
+            self._sinks.acks,
+            self._gateway,
+            self._waits,
+            self._broadcast,
+            *self._followers.values(),
+            *self._owners.values(),
+            self._outbox,
+            self.keeper,
+        )
 
     @property
     def knowledge(self) -> Knowledge:
@@ -231,11 +216,12 @@ class FrontendMachine:
     def _after(self, always: bool) -> None:
         """What follows the events of a step: timers that are due, replication and commitment, proposals; then
         the invariants."""
-        timers = always or self._ctx.now >= self._due
+        timers = always or self._alarm.has_come
         if self.keeper.states:  # of a request that ended in a shard of this frontend no message tells
             self.keeper.requests_completed()
         if timers:
-            self._timers()
+            for part in self._timed():
+                part.tick()
         for owner in self._owners.values():
             owner.pump()
         for follower in self._followers.values():
@@ -251,20 +237,6 @@ class FrontendMachine:
             self._changes.drain()
         for owner in self._owners.values():
             owner.check()
-
-    def _timers(self) -> None:
-        """Everything whose time has come."""
-        now = self._ctx.now
-        for part in (self._sinks, self._gateway, self._waits, self._broadcast):
-            if part.deadline() <= now:
-                part.tick()
-        for follower in self._followers.values():
-            follower.tick()
-        for owner in self._owners.values():
-            owner.tick()
-        if self._outbox.deadline() <= now:
-            self._outbox.tick()
-        self.keeper.tick()
 
     def _listen_to_peers(self) -> None:
         on = self._handlers.on

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
 from hams_protocol.deps import Dep
-from hams_protocol.due import FOREVER, Due
+from hams_protocol.due import Due, Timed
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
@@ -50,7 +50,7 @@ Released = Callable[[InstanceId, int, ReplyEntry | NotServed], None]
 """Hands an outcome to the frontend and counter that wait for it."""
 
 
-class ShardOwner:
+class ShardOwner(Timed):
     """One shard, owned by this instance in one epoch."""
 
     def __init__(
@@ -64,6 +64,7 @@ class ShardOwner:
         released: Released,
         completed: Callable[[RequestId], None],
     ) -> None:
+        super().__init__(ctx)
         self._ctx = ctx
         self._spec = ctx.graph.data.frontend
         self._outbox = outbox
@@ -522,7 +523,8 @@ class ShardOwner:
     # -- time ------------------------------------------------------------------------------------------------
 
     def dues(self) -> list[Due]:
-        """What its followers wait for; in a mode without retention, requests that can no longer complete."""
+        """What its followers wait for; in a mode without retention, requests that can no longer complete.
+        Changes of the set are proposed for all shards of the frontend, one at a time."""
         if self.frozen.stands:
             return self.frozen.dues()
         dues = self.replication.dues()
@@ -539,16 +541,6 @@ class ShardOwner:
                 break
             live.given_up = True
             self.log.append(DoneEntry(live.admit.request))
-
-    def tick(self) -> None:
-        """Do what is due. Changes of the set are proposed for all shards of the frontend, one at a time."""
-        for at, act in self.dues():
-            if self._ctx.now >= at:
-                act()
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return min([at for at, _ in self.dues()], default=FOREVER)
 
     def check(self) -> None:
         """The invariants of this owner."""

@@ -10,14 +10,14 @@ it is not acknowledged before.
 from collections import deque
 
 from hams_protocol import limits
-from hams_protocol.due import FOREVER
+from hams_protocol.acks import OwedAcks
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.owner import COMPLETE, ShardOwner
 from hams_protocol.gossip import Gossip
-from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
+from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
-from hams_protocol.messages import Deliver, TokenAck, TokenAcks
+from hams_protocol.messages import Deliver
 from hams_protocol.topology import slot_number
 
 
@@ -36,8 +36,7 @@ class SinkDesk:
         self._owners = owners
         self._broadcast = broadcast
         self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
-        self._owed: dict[InstanceId, list[tuple[str, str, RequestId, Lane, ValueId, int]]] = {}
-        self._acks_at = FOREVER
+        self.acks = OwedAcks(ctx, ctx.knowledge)
 
     @property
     def undecided(self) -> int:
@@ -85,7 +84,8 @@ class SinkDesk:
         if held is None:
             owner.arrived(live, number, token)
             held = token
-        self._acknowledge(sender, message, held.value_id, owner.epoch)
+        if ctx.mode.retains:
+            self.acks.add(sender, token, message.target, held.value_id, owner.epoch)
 
     def _hold(self, sender: InstanceId, message: Deliver) -> None:
         self._undecided.append((sender, message))
@@ -97,34 +97,3 @@ class SinkDesk:
         self._undecided.clear()
         for sender, message in held:
             self.deliver(sender, message, again=True)
-
-    def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, epoch: int) -> None:
-        if not self._ctx.mode.retains:
-            return
-        owed = self._owed.get(sender)
-        if owed is None:
-            owed = self._owed[sender] = []
-        token = message.token  # not to be kept: its payload should go with its request
-        owed.append((token.source, message.target, token.request, token.lane, value_id, epoch))
-        if self._acks_at == FOREVER:
-            self._acks_at = self._ctx.now + limits.ack_delay_s
-
-    def tick(self) -> None:
-        """Acknowledge what was not completed in the meantime."""
-        if self._acks_at > self._ctx.now:
-            return
-        completed = self._ctx.knowledge.completed
-        for peer, owed in self._owed.items():
-            due = [
-                TokenAck(source, target, UnitId(request, lane), value_id, epoch)
-                for source, target, request, lane, value_id, epoch in owed
-                if request not in completed
-            ]
-            for first in range(0, len(due), limits.acks_batch_max):
-                self._ctx.send(peer, TokenAcks(tuple(due[first : first + limits.acks_batch_max])))
-        self._owed.clear()
-        self._acks_at = FOREVER
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return self._acks_at

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.due import FOREVER
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.messages import AskDurable, Token
@@ -17,10 +17,11 @@ from hams_protocol.messages import AskDurable, Token
 Waiting = tuple[int, int, int, Live, int, Token]
 
 
-class Waits:
+class Waits(Timed):
     """Heaps of waiting tokens: (epoch, seq, serial, request, sink edge, token)."""
 
     def __init__(self, ctx: FrontendContext) -> None:
+        super().__init__(ctx)
         self._ctx = ctx
         self._heaps: dict[str, list[Waiting]] = {}
         self._ask_at: dict[str, float] = {}
@@ -60,8 +61,11 @@ class Waits:
         self._heaps.clear()
         self._ask_at.clear()
 
-    def tick(self) -> None:
+    def dues(self) -> list[Due]:
         """Ask the primaries of operators that have said nothing for a while."""
+        return [(min(self._ask_at.values()) if self._ask_at else FOREVER, self._ask)]
+
+    def _ask(self) -> None:
         now = self._ctx.now
         for op, at in list(self._ask_at.items()):
             if at <= now:
@@ -69,7 +73,3 @@ class Waits:
                 primary = self._ctx.knowledge.set_of(op).primary
                 if op in self._ask_at and primary is not None:
                     self._ctx.send(primary, AskDurable(op))
-
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        return min(self._ask_at.values()) if self._ask_at else FOREVER

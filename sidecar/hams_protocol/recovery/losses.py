@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import Effect, Loss, NoteLost
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
@@ -19,20 +20,17 @@ from hams_protocol.topology import ReplicaSet, Topology
 if TYPE_CHECKING:
     from hams_protocol.recovery.machine import ManagerMachine
 
-FOREVER = float("inf")
-
 
 class Losses:
-    """What one manager knows of lost states, and of the checkpoints that instances have read for them.
-    `ask_at`: when it asks for those again."""
+    """What one manager knows of lost states, and of the checkpoints that instances have read for them."""
 
     def __init__(self, machine: "ManagerMachine") -> None:
         self._m = machine
         self._ctx = machine.ctx
         self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self._awaited_since: dict[tuple[str, int, InstanceId], float] = {}
-        self._lost_since: dict[str, float] = {}
-        self.ask_at = FOREVER
+        self._hung_until: dict[str, float] = {}
+        self._ask_at = FOREVER
 
     def saved(self, sender: InstanceId, report: RoleReport) -> None:
         """An instance tells of the checkpoint that it has read."""
@@ -110,9 +108,11 @@ class Losses:
         )
 
     def learn(self) -> None:
-        """The manager has learnt another topology: since when it knows of which losses."""
+        """The manager has learnt another topology: how long it waits for those who may hang, from when it
+        first knows of a loss."""
+        until = self._ctx.now + limits.hung_wait_s
         lost = [item.name for item in self._m.knowledge.topology.sets if item.lost]
-        self._lost_since = {name: self._lost_since.get(name, self._ctx.now) for name in lost}
+        self._hung_until = {name: self._hung_until.get(name, until) for name in lost}
 
     def _may_any_wake_up(self, item: ReplicaSet) -> bool:
         revoked = self._m.knowledge.topology.revoked
@@ -123,12 +123,12 @@ class Losses:
         refuses connections nothing is left, a silent one is waited for."""
         if self._m.suspicions.is_refused(holder):
             return False
-        return self._ctx.now < self._lost_since.get(item.name, self._ctx.now) + limits.hung_wait_s
+        return self._ctx.now < self._hung_until.get(item.name, FOREVER)
 
-    @property
-    def wake_ats(self) -> list[float]:
-        """When those who hang have been waited for for long enough."""
-        return [since + limits.hung_wait_s for since in self._lost_since.values()]
+    def dues(self) -> list[float]:
+        """When checkpoints are asked for again, and when those who hang have been waited for for long
+        enough."""
+        return [self._ask_at, *self._hung_until.values()]
 
     def _is_untouched(self, item: ReplicaSet) -> bool:
         """Whether a lost state is still as its model made it, or a lost log empty: then nothing is lost, and
@@ -166,11 +166,11 @@ class Losses:
         waiting = sorted({name for name, _, _ in self._awaited_since})
         if not waiting:
             self._saved.clear()
-            self.ask_at = FOREVER
+            self._ask_at = FOREVER
             return
-        if self._ctx.now < self.ask_at < FOREVER:
+        if self._ctx.now < self._ask_at < FOREVER:
             return
-        self.ask_at = self._ctx.now + limits.probe_again_after_s
+        self._ask_at = self._ctx.now + limits.probe_again_after_s
         names = [
             name
             for of in waiting

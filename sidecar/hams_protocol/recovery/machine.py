@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hams_protocol import limits
 from hams_protocol.context import Context
+from hams_protocol.due import FOREVER, Alarm, Grace
 from hams_protocol.effects import Effect, Loss, NoteLost, Propose
 from hams_protocol.events import (
     CasSettled,
@@ -45,7 +46,7 @@ from hams_protocol.messages import (
 from hams_protocol.recovery import assign
 from hams_protocol.recovery.attempt import Attempt
 from hams_protocol.recovery.losses import Losses
-from hams_protocol.recovery.suspicions import FOREVER, Suspicions
+from hams_protocol.recovery.suspicions import Suspicions
 from hams_protocol.recovery.verdicts import Verdicts
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -70,11 +71,11 @@ class ManagerMachine:
         self.retry_at: dict[str, float] = {}
         self._about: set[tuple[str, ...]] = set()
         self._proposing = False
-        self._began_at = FOREVER
+        self._start = Grace(lambda: limits.first_roles_wait_s)
         self._held_until = -FOREVER
-        self._assign_since = FOREVER
-        self._needed_since = FOREVER
-        self._due = FOREVER
+        self._assignment = Grace(self.delay)
+        self._need = Grace(self.delay)
+        self._alarm = Alarm(self.ctx)
         self._heard_of: dict[InstanceId, int] = {}
         self._known_to_all = self._waited_for = Topology()
         self.losses = Losses(self)
@@ -87,7 +88,7 @@ class ManagerMachine:
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
         self.ctx.begin(now)
-        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._due:
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and not self._alarm.has_come:
             # most events are these, and change nothing that could be acted on
             self._message(event.sender, event.message)
             return self.ctx.out
@@ -99,22 +100,15 @@ class ManagerMachine:
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""
-        delay = self.delay()
-        dues = [
-            self._held_until,
-            self._needed_since + delay,
-            self._assign_since + delay,
-            self._began_at + limits.first_roles_wait_s,
-        ]
-        dues += [*self.retry_at.values(), self.losses.ask_at, *self.losses.wake_ats]
-        for suspicion in self.suspicions.open.values():
-            dues.append(suspicion.again_at)
-            dues += [self.suspicions.judged_at(suspicion), suspicion.confirmed_at + delay]
-        if self.attempt is not None:
-            dues.append(self.attempt.asked_at + self.suspicions.timeout_s)
-        due = min((due for due in dues if due > self.suspicions.ticked_at), default=FOREVER)
-        self._due = max(due, self.suspicions.ticked_at + limits.tick_min_s)
-        return self._due
+        ticked_at = self.suspicions.ticked_at
+        due = min((due for due in self._dues() if due > ticked_at), default=FOREVER)
+        return self._alarm.set(max(due, ticked_at + limits.tick_min_s))
+
+    def _dues(self) -> list[float]:
+        """The times at which a rule may say something else though nothing has happened. Every rule is asked
+        after every event (`_proceed`), so one that still says no then waits for something else."""
+        own = [self._held_until, self._need.at, self._assignment.at, self._start.at]
+        return [*own, *self.retry_at.values(), *self.losses.dues(), *self.suspicions.dues()]
 
     @property
     def leader(self) -> bool:
@@ -177,7 +171,7 @@ class ManagerMachine:
         before = self.knowledge.topology
         if self.knowledge.learn(topology, revision):
             self.attempt = None
-            self._needed_since = FOREVER
+            self._need.end()
             # Before the suspicions below: these ask whether a holder of a lost state may yet wake up.
             self.losses.learn()
             self.suspicions.topology_changed(before, topology)
@@ -187,8 +181,7 @@ class ManagerMachine:
         here = {*self.members, *assign.involved(self.knowledge.topology)}
         self._heard_of = {item: generation for item, generation in self._heard_of.items() if item in here}
         self.suspicions.members_changed(here)
-        if self._began_at == FOREVER:
-            self._began_at = self.ctx.now
+        self._start.begin(self.ctx.now)
         self.suspicions.suspect_missing()
 
     def _listen(self) -> None:
@@ -284,14 +277,14 @@ class ManagerMachine:
             return
         rollbacks = [name for name in self.verdicts.to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
-            self._needed_since = FOREVER
+            self._need.end()
             self.attempt = None
             if to_replace:
                 self._propose(assign.slots(self.graph, topology, self.suspicions.living(), ()).next())
             return
-        self._needed_since = min(self._needed_since, self.ctx.now)
+        self._need.begin(self.ctx.now)
         # Confirmed suspects have waited for this manager's turn already (`Suspicions.confirmed`).
-        if self.ctx.now < self._needed_since + (0.0 if to_replace else self.delay()):
+        if not to_replace and self.ctx.now < self._need.at:
             return
         about = {(name, *assign.rescuers(self.members, topology.find(name))) for name in orphaned}
         attempt = self.attempt
@@ -380,7 +373,7 @@ class ManagerMachine:
         """First roles, joiners, free slots."""
         now = self.ctx.now
         topology = self.knowledge.topology
-        patient = now < self._began_at + limits.first_roles_wait_s
+        patient = now < self._start.at
         changed = assign.first_roles(self.graph, topology, self.members, patient)
         living = self.suspicions.living()
         changed = assign.slots(self.graph, changed, living, ())
@@ -394,12 +387,12 @@ class ManagerMachine:
         changed, restarts = self.losses.restart(changed)
         notes += restarts
         if changed == topology:
-            self._assign_since = FOREVER
+            self._assignment.end()
             return
-        self._assign_since = min(self._assign_since, now)
-        if now < self._assign_since + self.delay():
+        self._assignment.begin(now)
+        if now < self._assignment.at:
             return
-        self._assign_since = FOREVER
+        self._assignment.end()
         self.ctx.emit_all(notes)
         if topology.generation == 0:
             changed = replace(changed, untouched=self.from_scratch)

@@ -8,6 +8,7 @@ and not where it was this manager that was cut off.
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
+from hams_protocol.due import FOREVER
 from hams_protocol.events import Member, PeerDown
 from hams_protocol.ids import InstanceId
 from hams_protocol.lateness import Lateness, pause_s
@@ -18,8 +19,6 @@ from hams_protocol.topology import Topology
 
 if TYPE_CHECKING:
     from hams_protocol.recovery.machine import ManagerMachine
-
-FOREVER = float("inf")
 
 
 class Suspicion:
@@ -111,6 +110,22 @@ class Suspicions:
         if self._m.attempt is not None:
             self._m.attempt.asked_at = min(self._m.attempt.asked_at + by_s, now)
 
+    def turn_at(self, suspicion: Suspicion) -> float:
+        """When a confirmed suspect is this manager's to act against, if no manager before it has."""
+        return suspicion.confirmed_at + self._m.delay()
+
+    @property
+    def answers_by(self) -> float:
+        """When the questions of the attempt are asked again."""
+        return FOREVER if self._m.attempt is None else self._m.attempt.asked_at + self.timeout_s
+
+    def dues(self) -> list[float]:
+        """The times at which `expire` and `confirmed` may have something else to say."""
+        dues = [self.answers_by]
+        for suspicion in self.open.values():
+            dues += (suspicion.again_at, self.judged_at(suspicion), self.turn_at(suspicion))
+        return dues
+
     def expire(self) -> None:
         """Confirms what has stayed silent, probes again, and repeats the questions of the attempt."""
         now = self._ctx.now
@@ -128,7 +143,7 @@ class Suspicions:
                     suspicion.asked_at = now
                 self._probe(suspicion)
         attempt = self._m.attempt
-        if attempt is not None and now >= attempt.asked_at + self.timeout_s:
+        if attempt is not None and now >= self.answers_by:
             attempt.asked_at = now
             attempt.ask_again()
             for instance in sorted(attempt.waiting_for()):
@@ -304,12 +319,7 @@ class Suspicions:
 
     def confirmed(self) -> list[Suspicion]:
         """Suspicions whose suspects have failed their probes, as far as it is this manager's turn."""
-        delay = self._m.delay()
-        return [
-            suspicion
-            for suspicion in self.open.values()
-            if suspicion.confirmed_at != FOREVER and self._ctx.now >= suspicion.confirmed_at + delay
-        ]
+        return [suspicion for suspicion in self.open.values() if self._ctx.now >= self.turn_at(suspicion)]
 
     def is_silent(self, instance: InstanceId) -> bool:
         """Whether an instance has failed its probe: not even its proxy has answered."""

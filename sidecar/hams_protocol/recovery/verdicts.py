@@ -6,10 +6,11 @@ just answered, so never the last replica of a state. Nothing here sends or remem
 
 from typing import TYPE_CHECKING
 
+from hams_protocol.due import FOREVER
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health
 from hams_protocol.recovery import assign
-from hams_protocol.recovery.suspicions import FOREVER, Suspicion
+from hams_protocol.recovery.suspicions import Suspicion
 from hams_protocol.topology import ReplicaSet
 
 if TYPE_CHECKING:

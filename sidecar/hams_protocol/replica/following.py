@@ -30,6 +30,7 @@ class Following(Timed):
         ask: Callable[[], None],
     ) -> None:
         super().__init__(ctx)
+        self._ctx = ctx
         self._knowledge = knowledge
         self._ask = ask
         self._ask_at = FOREVER

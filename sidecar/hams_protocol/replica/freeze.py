@@ -20,6 +20,7 @@ class Frozen(Timed):
 
     def __init__(self, ctx: Context, knowledge: Knowledge, proposals: Proposals | None) -> None:
         super().__init__(ctx)
+        self._ctx = ctx
         self._knowledge = knowledge
         self._proposals = proposals
         self._thaw_at = FOREVER

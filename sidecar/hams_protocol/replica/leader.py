@@ -57,6 +57,7 @@ class Leader(Timed):
         is_log: bool = False,
     ) -> None:
         super().__init__(ctx)
+        self._ctx = ctx
         self._host = host
         self._knowledge = host.knowledge
         self._proposals = host.proposals

@@ -23,6 +23,7 @@ class Checkpoints(Timed):
 
     def __init__(self, machine: "StatefulMachine") -> None:
         super().__init__(machine.ctx)
+        self._ctx = machine.ctx
         self._m = machine
         self._every_s = (
             FOREVER if machine.operator.checkpoint is None else machine.operator.checkpoint.every_s

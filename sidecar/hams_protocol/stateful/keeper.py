@@ -97,6 +97,7 @@ class Keeper(Timed):
         own: str,
     ) -> None:
         super().__init__(ctx)
+        self._ctx = ctx
         self._gossip = gossip
         self._graph = graph
         self._instance = instance

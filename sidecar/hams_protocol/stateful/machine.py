@@ -14,6 +14,7 @@ from hams_protocol import limits
 from hams_protocol.batching import Queues, fifo
 from hams_protocol.context import InvariantError
 from hams_protocol.deps import Deps
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import Effect, Loss, NoteFailover, NoteLost, RestartModel, Stop
 from hams_protocol.events import (
     BatchDone,
@@ -63,7 +64,7 @@ from hams_protocol.stateful.questions import Questions
 from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
-from hams_protocol.vertex import FOREVER, Vertex
+from hams_protocol.vertex import Vertex
 
 
 class StatefulMachine(Vertex):

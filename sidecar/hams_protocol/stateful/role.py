@@ -4,6 +4,7 @@ nothing is asked of it.
 `StatefulMachine.become` is the one place where an instance changes roles.
 """
 
+from hams_protocol.context import Context
 from hams_protocol.deps import Deps
 from hams_protocol.due import Timed
 from hams_protocol.effects import AbandonBatch
@@ -22,6 +23,10 @@ from hams_protocol.messages import Message
 
 class Role(Timed):
     """A standby, and what every other role does unless it says otherwise."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self._ctx = ctx
 
     @property
     def name(self) -> str:

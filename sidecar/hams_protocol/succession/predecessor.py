@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hams_protocol import limits
-from hams_protocol.due import FOREVER, Due
+from hams_protocol.context import StepClock
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.frontend.status import ShardStatus
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import ClientForward, Message
@@ -53,7 +54,7 @@ Event = (
 Effect = Admit | PassOn | Refuse | SayQuiet | TakeBack
 
 
-class PredecessorMachine:
+class PredecessorMachine(Timed):
     """`step(event, now) -> effects` of one frontend, over all lives of its process.
 
     `request_timeout_s`: the time that requests have. `phase`: how far the succession has come; None: there is
@@ -61,11 +62,11 @@ class PredecessorMachine:
     """
 
     def __init__(self, request_timeout_s: float) -> None:
+        super().__init__(StepClock())
         self.phase: Phase | None = None
         self.record: Succession | None = None
         self.hold_s = request_timeout_s * hold_share_max
         self._revision = 0
-        self._now = 0.0
         self._out: list[Effect] = []
         self._until: dict[int, float] = {}
         self._held: dict[int, None] = {}
@@ -100,7 +101,7 @@ class PredecessorMachine:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
-        self._now = now
+        self._clock.now = now
         self._out = []
         if isinstance(event, RequestCame):
             self._until[event.handle] = now + event.budget_s
@@ -121,16 +122,11 @@ class PredecessorMachine:
         elif isinstance(event, NotSaid):
             self._saying = None
             self._say_at = now + again_after_s
-        for at, act in self._dues():
-            if now >= at:
-                act()
+        self.tick()
         return self._out
 
-    def deadline(self) -> float:
-        """When the machine wants a Wake; infinity if nothing is due."""
-        return min([at for at, _ in self._dues()])
-
-    def _dues(self) -> list[Due]:
+    def dues(self) -> list[Due]:
+        """Requests that found no room; what it says of itself; that the successor has had its time."""
         speaks: Callable[[], None] = self._speak
         is_unsaid = self._wanted is not None and self._wanted != self._said and self._saying is None
         takes_back = self.is_resting and not self._swapping
@@ -150,7 +146,7 @@ class PredecessorMachine:
             else:
                 self._held[handle] = None
             return
-        left_s = max(self._until[handle] - self._now, budget_min_s)
+        left_s = max(self._until[handle] - self._clock.now, budget_min_s)
         if self.phase is Phase.DONE and self.record is not None:
             self._out.append(PassOn(handle, self.record.to, left_s))
         else:
@@ -161,13 +157,13 @@ class PredecessorMachine:
         until = self._until.get(event.handle)
         if until is None:
             return
-        if self._now + again_after_s < until:
-            self._again.append((self._now + again_after_s, event.handle))
+        if self._clock.now + again_after_s < until:
+            self._again.append((self._clock.now + again_after_s, event.handle))
         else:
             self._refuse(event.handle, event.retry_after_s)
 
     def _try_again(self) -> None:
-        while self._again and self._again[0][0] <= self._now:
+        while self._again and self._again[0][0] <= self._clock.now:
             _, handle = self._again.popleft()
             if handle in self._until:
                 self._place(handle)
@@ -194,7 +190,7 @@ class PredecessorMachine:
             for handle in held:
                 self._place(handle)
         elif before is None or record is None or before.to != record.to or self._back_at == FOREVER:
-            self._back_at = self._now + self.hold_s
+            self._back_at = self._clock.now + self.hold_s
 
     def _stays(self, record: Succession | None) -> bool:
         """Whether nothing that becomes of the record changes anything here: what is over is over for ever,

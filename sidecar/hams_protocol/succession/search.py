@@ -8,7 +8,8 @@ tells others that its table is not whole.
 Never: a table that is not whole is preferred to a whole one that somebody registered may have.
 """
 
-from hams_protocol.due import FOREVER
+from hams_protocol.context import StepClock
+from hams_protocol.due import Due, Timed
 from hams_protocol.ids import InstanceId
 from hams_protocol.succession.effects import AskTable, UseTable
 from hams_protocol.succession.events import FrontendsSeen, TableMissed, TableReceived, Wake
@@ -24,10 +25,11 @@ Event = FrontendsSeen | TableReceived | TableMissed | Wake
 Effect = AskTable | UseTable
 
 
-class ReplySearch:
+class ReplySearch(Timed):
     """`step(event, now) -> effects`, until a UseTable. It begins at `now`."""
 
     def __init__(self, now: float) -> None:
+        super().__init__(StepClock())
         self.is_over = False
         self._nobody_since = now
         self._there: tuple[InstanceId, ...] = ()
@@ -39,6 +41,7 @@ class ReplySearch:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
+        self._clock.now = now
         self._out = []
         if self.is_over:
             return self._out
@@ -53,25 +56,22 @@ class ReplySearch:
                     self._use(event.instance)
                     return self._out
                 self._answered[event.instance] = None
-        self._go_on(now)
+        self.tick()
         return self._out
 
-    def deadline(self) -> float:
-        """When the machine wants a Wake; infinity if nothing is due."""
+    def dues(self) -> list[Due]:
+        """Ask the next one of those who are there; do without if nobody is for long enough."""
         if self.is_over or self._asked is not None:
-            return FOREVER
-        return self._round_at if self._there else self._nobody_since + sought_s
+            return []
+        if self._there:
+            return [(self._round_at, self._ask_next)]
+        return [(self._nobody_since + sought_s, self._do_without)]
 
-    def _go_on(self, now: float) -> None:
-        """Ask the next one of this round; at its end decide, or begin another one."""
-        if self._asked is not None:
-            return
-        if not self._there:
-            if now >= self._nobody_since + sought_s:
-                self._use("")
-            return
-        if now < self._round_at:
-            return
+    def _do_without(self) -> None:
+        self._use("")
+
+    def _ask_next(self) -> None:
+        """The next one of this round; at its end decide, or begin another one."""
         untried = [name for name in self._there if name not in self._tried]
         if untried:
             self._asked = untried[0]
@@ -82,7 +82,7 @@ class ReplySearch:
         else:
             self._tried.clear()
             self._answered.clear()
-            self._round_at = now + again_after_s
+            self._round_at = self._clock.now + again_after_s
 
     def _use(self, instance: InstanceId) -> None:
         self.is_over = True

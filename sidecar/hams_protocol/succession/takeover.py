@@ -15,7 +15,8 @@ another cut than it says.
 
 import enum
 
-from hams_protocol.due import FOREVER
+from hams_protocol.context import StepClock
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful.machine import StatefulMachine
@@ -50,11 +51,12 @@ class Stage(enum.Enum):
     BEGUN = "has begun"
 
 
-class TakeoverMachine:
+class TakeoverMachine(Timed):
     """`step(event, now) -> effects` of one process. `uid`: of its own graph; `of`: its operator, or FRONTEND;
     `shards`: the predecessor's; `layout`: of the state that its model takes, "" if it does not say."""
 
     def __init__(self, uid: str, of: str, process: InstanceId, shards: tuple[str, ...], layout: str) -> None:
+        super().__init__(StepClock())
         self.stage = Stage.WAITING
         self.cut: Cut = ()
         self._uid = uid
@@ -63,9 +65,8 @@ class TakeoverMachine:
         self._shards = shards
         self._layout = layout
         self._seen: GraphsSeen | None = None
-        self._now = 0.0
         self._out: list[Effect] = []
-        self._fetch_at = 0.0
+        self._fetch_at = FOREVER
         self._fetching: Cut | None = None
         self._unsaid: list[SayTaken] = []
         self._saying = False
@@ -74,7 +75,7 @@ class TakeoverMachine:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
-        self._now = now
+        self._clock.now = now
         self._out = []
         if isinstance(event, GraphsSeen):
             self._seen = event
@@ -92,16 +93,20 @@ class TakeoverMachine:
             self._say_at = now + again_after_s
         elif isinstance(event, RoleStands):
             self._role_stands(event)
+        self.tick()
         self._wait()
-        self._speak()
         return self._out
 
-    def deadline(self) -> float:
-        """When the machine wants a Wake; infinity if nothing is due."""
-        if self._unsaid:
-            return FOREVER if self._saying else self._say_at
-        waits = self.stage is Stage.WAITING and self._fetch_at > self._now
-        return self._fetch_at if waits else FOREVER
+    def dues(self) -> list[Due]:
+        """Fetch again after a failure; say what is not said yet."""
+        is_unsaid = bool(self._unsaid) and not self._saying
+        return [
+            (self._fetch_at if self.stage is Stage.WAITING else FOREVER, self._may_fetch),
+            (self._say_at if is_unsaid else FOREVER, self._speak),
+        ]
+
+    def _may_fetch(self) -> None:
+        self._fetch_at = FOREVER
 
     def has_loaded(self, instance: InstanceId) -> bool:
         """Whether this instance has said, or is about to say, that its model holds the state."""
@@ -115,7 +120,7 @@ class TakeoverMachine:
             self.stage = Stage.BEGUN
             self._out.append(Begin(None))
             return
-        if self.stage is Stage.FETCHING or self._now < self._fetch_at:
+        if self.stage is Stage.FETCHING or self._fetch_at != FOREVER:
             return
         cut = self._cut_now(self._seen)
         sources = None if cut is None else self._sources(self._seen.topology)
@@ -175,9 +180,8 @@ class TakeoverMachine:
             self._unsaid.append(SayTaken(event.instance, TakenOver(self._of, self.cut, loaded=True)))
 
     def _speak(self) -> None:
-        if self._unsaid and not self._saying and self._now >= self._say_at:
-            self._saying = True
-            self._out.append(self._unsaid[0])
+        self._saying = True
+        self._out.append(self._unsaid[0])
 
 
 def state_to_hand_over(machine: StatefulMachine, of: str) -> Version | None:

@@ -136,7 +136,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 _PREDECESSOR,
-                "PredecessorMachine._dues",
+                "PredecessorMachine.dues",
                 "takes_back = self.is_resting and not self._swapping",
                 "takes_back = False",
             ),
