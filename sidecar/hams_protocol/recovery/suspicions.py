@@ -164,16 +164,25 @@ class Suspicions:
         self.suspect_missing()
 
     def _was_apart(self, before: set[InstanceId], after: set[InstanceId]) -> bool:
-        """Whether others have taken the role of an instance that this manager hears, while it hears hardly
-        any of those who have a role now."""
-        heard = any(not self._is_mute(name) for name in before.difference(after))
-        return heard and 2 * sum(map(self._is_mute, after)) > len(after)
+        """Whether this manager hears nobody who has a role now; or hardly anybody, and others have taken the
+        role of an instance that it had not given up."""
+        if self._met.isdisjoint(after):
+            return False  # it has only begun
+        mute = sum(map(self._is_mute, after))
+        unexpected = any(
+            name in self._met and (self.is_refused(name) or not self.is_silent(name))
+            for name in before.difference(after)
+        )
+        return mute == len(after) or (unexpected and 2 * mute > len(after))
 
     def _is_mute(self, instance: InstanceId) -> bool:
-        """Whether nothing but silence comes from an instance: it may be this manager that is cut off."""
-        if instance not in self._met:
-            return True
-        return self.is_silent(instance) and not self.is_refused(instance)
+        """Whether nothing has come from an instance since it was suspected: it may be this manager that is
+        cut off. Who refuses connections is not mute."""
+        suspicion = self.open.get(instance)
+        if suspicion is None:
+            return instance not in self._met
+        answered = self.answered_at.get(instance, -FOREVER) >= suspicion.began_at
+        return suspicion.health is None and not answered and not self.is_refused(instance)
 
     def _doubt(self) -> None:
         """This manager was cut off, not those who are silent to it. It may reach etcd again before it reaches
