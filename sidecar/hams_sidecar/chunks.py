@@ -1,12 +1,8 @@
 """A state as a table of chunks, of which neighbouring versions share what did not change (protocol.md, 2).
 
-A state's image is cut into chunks of `chunk_bytes`. A chunk's bytes never change; it is *born* in the version
-whose capture first had them at its place. What a follower lacks that holds version s are the chunks born
-after s: `Difference`. Laid over the table of s they make the table of the newer version, which shares the
-rest of the memory with it.
-
-Law: if a chunk of version v was born in b, then every version from b to v of the same history has its bytes
-at that place. A birth that is told too late only ships more; so whoever does not know it says the newest.
+A state's image is cut into chunks of `chunk_bytes`, whose law is in `hams_protocol.births`. What a follower
+lacks is a `Difference`. Laid over the table that it holds, it makes the table of the newer version, which
+shares the rest of the memory with it.
 """
 
 import itertools
@@ -15,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hams_protocol.messages import Payload
+from hams_protocol.births import born_after, laid_over
 from hams_sidecar import limits
 from hams_sidecar.arena import Buffer
 from hams_sidecar.blocks import round_up
+from hams_wire.peers.payload import WholePayload
 
 _MAGIC = b"HAMSDF01"
 _HEAD = struct.Struct("<8sIIQ")
@@ -36,13 +33,12 @@ def size_at(index: int, nbytes: int) -> int:
     return min(limits.chunk_bytes, nbytes - index * limits.chunk_bytes)
 
 
-class ChunkTable:
+class ChunkTable(WholePayload):
     """A whole state, chunk by chunk (`hams_protocol.messages.Payload`). Equality is identity."""
 
     __slots__ = ("births", "chunks", "fresh_nbytes", "nbytes")
-    defect = ""
-    rows = 0
-    batch_key = ""
+    fresh_nbytes: int
+    nbytes: int
 
     def __init__(self, chunks: Sequence[Buffer], births: Sequence[int], fresh_nbytes: int) -> None:
         """`fresh_nbytes`: of the chunks that no older version shares."""
@@ -62,16 +58,10 @@ class ChunkTable:
         """The table of a later version: an image of `nbytes`, with these chunks at their places. None if a
         place is left without a chunk of its size."""
         number = count(nbytes)
-        chunks, births = list(self.chunks[:number]), list(self.births[:number])
-        for index in range(len(chunks), number):
-            if index not in changed:
-                return None
-            chunks.append(changed[index])
-            births.append(born)
-        for index, chunk in changed.items():
-            if not 0 <= index < number:
-                return None
-            chunks[index], births[index] = chunk, born
+        births = laid_over(self.births, changed, number, born)
+        if births is None or not all(0 <= index < number for index in changed):
+            return None
+        chunks = [changed[index] if index in changed else self.chunks[index] for index in range(number)]
         last = number - 1
         if any(chunk.nbytes != limits.chunk_bytes for chunk in chunks[:last]):
             return None
@@ -87,12 +77,8 @@ class ChunkTable:
 
     def born_after(self, version: int) -> "Difference | None":
         """See `Payload`."""
-        indices = [index for index, born in enumerate(self.births) if born > version]
-        return None if len(indices) == len(self.chunks) else Difference(self, indices)
-
-    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """It is whole."""
-        return None
+        indices = born_after(self.births, version)
+        return None if indices is None else Difference(self, indices)
 
     def views(self, indices: Sequence[int] | None = None) -> list[memoryview]:
         """The bytes of its chunks, in order; those that lie side by side in one view."""
@@ -112,13 +98,11 @@ class ChunkTable:
         return f"ChunkTable({len(self.chunks)} chunks, {self.fresh_nbytes} of {self.nbytes} bytes fresh)"
 
 
-class Difference:
+class Difference(WholePayload):
     """The chunks of a state at `indices` (`hams_protocol.messages.Payload`), as they are sent."""
 
     __slots__ = ("_head", "_indices", "_table", "nbytes")
-    defect = ""
-    rows = 0
-    batch_key = ""
+    nbytes: int
 
     def __init__(self, table: ChunkTable, indices: Sequence[int]) -> None:
         self._table = table
@@ -128,19 +112,6 @@ class Difference:
         self._head = head + bytes(-len(head) % 64)
         self.nbytes = len(self._head) + sum([table.chunks[index].nbytes for index in indices])
 
-    @property
-    def fresh_nbytes(self) -> int:
-        """All that travels."""
-        return self.nbytes
-
-    def born_after(self, version: int) -> Payload | None:
-        """It is a difference already."""
-        return None
-
-    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """Who made it has the whole state."""
-        return None
-
     def views(self) -> list[memoryview]:
         """What is sent."""
         return [memoryview(self._head), *self._table.views(self._indices)]
@@ -149,7 +120,7 @@ class Difference:
         return f"Difference({len(self._indices)} of {len(self._table.chunks)} chunks)"
 
 
-def laid_over(received: Buffer, base: ChunkTable, version: int) -> ChunkTable | None:
+def table_of(received: Buffer, base: ChunkTable, version: int) -> ChunkTable | None:
     """The table of `version` that the bytes of a difference make of `base`, sharing its memory. None if they
     are none, or do not fit: whatever a peer sends, no state with a hole or a chunk of another size comes of
     it."""

@@ -14,16 +14,16 @@ from hams_protocol.messages import Payload
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.blocks import round_up
-from hams_sidecar.chunks import ChunkTable, count, laid_over
+from hams_sidecar.chunks import ChunkTable, count, table_of
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
-from hams_wire.peers.payload import TensorInfo
+from hams_wire.peers.payload import TensorInfo, WholePayload
 
 Tensor = TensorInfo
 """One tensor, as peers describe it: at `offset` of the payload's buffer (a multiple of 64 where we wrote
 it)."""
 
 
-class TensorPayload:
+class TensorPayload(WholePayload):
     """Tensors and the buffer they lie in; the memory lives as long as the payload."""
 
     __slots__ = ("buffer", "tensors")
@@ -49,20 +49,11 @@ class TensorPayload:
         shape of one row."""
         return _batch_key(self.tensors)
 
-    @property
-    def fresh_nbytes(self) -> int:
-        """It shares nothing with the version before."""
-        return self.buffer.nbytes
-
-    def born_after(self, version: int) -> Payload | None:
-        """An image that was not cut into chunks travels whole."""
-        return None
-
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
         """See `Payload`: its bytes are those of a `chunks.Difference`."""
         if isinstance(base, TensorPayload) and not base.tensors and count(base.nbytes) <= limits.chunks_max:
             base = ChunkTable.cut(base.buffer, since)
-        return laid_over(self.buffer, base, version) if isinstance(base, ChunkTable) else None
+        return table_of(self.buffer, base, version) if isinstance(base, ChunkTable) else None
 
     def find(self, name: str) -> Tensor | None:
         """The tensor of this name, None if it is absent."""

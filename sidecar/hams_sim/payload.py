@@ -6,20 +6,24 @@ is seen. A state is the persistent list of everything that ever updated it.
 
 from collections.abc import Callable, Iterator, Mapping
 
+from hams_protocol.births import born_after, laid_over
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import Payload
 from hams_sim.errors import Broken
+from hams_wire.peers.payload import WholePayload
 
 CELLS = 4
 """Chunks of a simulated state; an update writes one or two of them."""
 CELL_NBYTES = 64
 
 
-class SimPayload:
+class SimPayload(WholePayload):
     """One computed value (or, without an operator, a client's input). `parents` are the payloads it was
     computed from."""
 
-    __slots__ = ("batch_key", "nbytes", "nonce", "op", "parents", "poison", "rows", "unit", "unreadable")
+    __slots__ = ("nbytes", "nonce", "op", "parents", "poison", "unit", "unreadable")
+    nbytes: int
+    rows = 1
 
     def __init__(
         self,
@@ -37,8 +41,6 @@ class SimPayload:
         self.parents = parents
         self.poison = poison
         self.nbytes = nbytes
-        self.rows = 1
-        self.batch_key = ""
         self.unreadable = unreadable
 
     @property
@@ -46,19 +48,6 @@ class SimPayload:
         """Whether the instance whose turn it is can read it: neighbours of another version may, where it
         cannot."""
         return "it is none" if self.unreadable is not None and self.unreadable() else ""
-
-    @property
-    def fresh_nbytes(self) -> int:
-        """It is no state."""
-        return self.nbytes
-
-    def born_after(self, version: int) -> Payload | None:
-        """It is no state."""
-        return None
-
-    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """It is no state."""
-        return None
 
     def ancestry(self) -> Iterator["SimPayload"]:
         """This value and everything it was computed from, each once."""
@@ -73,14 +62,13 @@ class SimPayload:
                     stack.append(parent)
 
 
-class SimState:
+class SimState(WholePayload):
     """The state of a stateful model: everything that updated it, newest first, as a persistent list.
 
     `cells` are its chunks: what each holds, and `births` the versions in which they were captured first.
     """
 
     __slots__ = (
-        "batch_key",
         "before",
         "births",
         "cells",
@@ -89,9 +77,9 @@ class SimState:
         "entries",
         "fresh_nbytes",
         "nbytes",
-        "rows",
     )
-    defect = ""
+    fresh_nbytes: int
+    nbytes: int
 
     def __init__(
         self, before: "SimState | None", entries: tuple[tuple[UnitId, int], ...], digest: int
@@ -106,8 +94,6 @@ class SimState:
         self.digest = digest
         self.depth: int = (before.depth if before is not None else 0) + len(entries)
         self.nbytes = CELLS * CELL_NBYTES
-        self.rows = 0
-        self.batch_key = ""
 
     def history(self) -> list[tuple[UnitId, int]]:
         """(unit, nonce) of every update, oldest first."""
@@ -134,43 +120,29 @@ class SimState:
 
     def born_after(self, version: int) -> Payload | None:
         """See `Payload`."""
-        young = {at: self.cells[at] for at, born in enumerate(self.births) if born > version}
-        return None if len(young) == CELLS else SimDifference(self, young)
-
-    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """It is whole."""
-        return None
+        places = born_after(self.births, version)
+        return None if places is None else SimDifference(self, {at: self.cells[at] for at in places})
 
     def completed(self, young: Mapping[int, int], base: "SimState", version: int) -> "SimState":
         """What these cells of this state, laid over `base`, make. Raises Broken if that is another state."""
         cells = [young.get(at, cell) for at, cell in enumerate(base.cells)]
         if cells != self.cells:
             raise Broken("I1", f"version {version} is made of a wrong base: {cells}, not {self.cells}")
-        births = [version if at in young else born for at, born in enumerate(base.births)]
+        births = laid_over(base.births, young, CELLS, version)
+        assert births is not None, "its base has as many cells"
         return self._born(births)
 
 
-class SimDifference:
+class SimDifference(WholePayload):
     """The cells of a state that are younger than a version, on their way to who holds that."""
 
-    __slots__ = ("_state", "_young", "batch_key", "nbytes", "rows")
-    defect = ""
+    __slots__ = ("_state", "_young", "nbytes")
+    nbytes: int
 
     def __init__(self, state: SimState, young: Mapping[int, int]) -> None:
         self._state = state
         self._young = young
         self.nbytes = len(young) * CELL_NBYTES
-        self.rows = 0
-        self.batch_key = ""
-
-    @property
-    def fresh_nbytes(self) -> int:
-        """All that travels."""
-        return self.nbytes
-
-    def born_after(self, version: int) -> Payload | None:
-        """It is a difference already."""
-        return None
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
         """See `Payload`."""

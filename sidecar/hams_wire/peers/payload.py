@@ -89,26 +89,16 @@ class PayloadFactory(Protocol):
         ...
 
 
-class Unreadable:
-    """A payload that has arrived whole and cannot be read here: its descriptors as they came, its bytes, and
-    why (`defect`).
+class WholePayload:
+    """What a payload says that is neither a batch's nor made of chunks (`hams_protocol.messages.Payload`):
+    the base of those that are, too."""
 
-    A log entry, a record or a token with such a payload is held and passed on like any other, so that all
-    instances hold the same; only who would run a model on it, or make a reply of it, finds that it cannot
-    (protocol.md, section 3).
-    """
-
-    __slots__ = ("defect", "descriptors", "room")
-
-    def __init__(self, descriptors: "msgspec.Raw | tuple[TensorInfo, ...]", room: Room, defect: str) -> None:
-        self.descriptors = descriptors
-        self.room = room
-        self.defect = defect[: limits.defect_chars_max]
+    __slots__ = ()
 
     @property
     def nbytes(self) -> int:
-        """The size of the room that its bytes came into."""
-        return len(self.room.view)
+        """Its size."""
+        raise NotImplementedError
 
     @property
     def rows(self) -> int:
@@ -121,17 +111,45 @@ class Unreadable:
         return ""
 
     @property
+    def defect(self) -> str:
+        """It can be read."""
+        return ""
+
+    @property
     def fresh_nbytes(self) -> int:
-        """All of it."""
+        """It shares nothing with the version before."""
         return self.nbytes
 
     def born_after(self, version: int) -> Payload | None:
-        """It is passed on whole."""
+        """It travels whole."""
         return None
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """It cannot be read."""
+        """It is whole."""
         return None
+
+
+class Unreadable(WholePayload):
+    """A payload that has arrived whole and cannot be read here: its descriptors as they came, its bytes, and
+    why (`defect`).
+
+    A log entry, a record or a token with such a payload is held and passed on like any other, so that all
+    instances hold the same; only who would run a model on it, or make a reply of it, finds that it cannot
+    (protocol.md, section 3).
+    """
+
+    __slots__ = ("defect", "descriptors", "room")
+    defect: str
+
+    def __init__(self, descriptors: "msgspec.Raw | tuple[TensorInfo, ...]", room: Room, defect: str) -> None:
+        self.descriptors = descriptors
+        self.room = room
+        self.defect = defect[: limits.defect_chars_max]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the room that its bytes came into."""
+        return len(self.room.view)
 
     def __repr__(self) -> str:
         return f"Unreadable({self.nbytes} bytes: {self.defect})"
@@ -149,7 +167,7 @@ class HeapRoom:
         )
 
 
-class HeapPayload:
+class HeapPayload(WholePayload):
     """A payload in ordinary memory, for processes that only pass payloads on or look at metadata (managers,
     tests). Equality is by content."""
 
@@ -174,19 +192,6 @@ class HeapPayload:
     def batch_key(self) -> str:
         """Names of the tensors, and the shape of one row."""
         return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
-
-    @property
-    def fresh_nbytes(self) -> int:
-        """All of it."""
-        return len(self.data)
-
-    def born_after(self, version: int) -> Payload | None:
-        """It has no chunks."""
-        return None
-
-    def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """It has no chunks."""
-        return None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HeapPayload) and self.tensors == other.tensors and self.data == other.data
