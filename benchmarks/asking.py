@@ -38,6 +38,14 @@ class Log:
         anybody's reply."""
         return max((at - asked for asked, at in self.answered if at > begin and asked < end), default=0.0)
 
+    async def more(self, number: int, within_s: float) -> None:
+        """Until so many more replies have come. Raises TimeoutError."""
+        target = len(self.answered) + number
+        async with asyncio.timeout(within_s):
+            while len(self.answered) < target:
+                self.news.clear()
+                await self.news.wait()
+
     def first_after(self, moment: float) -> float:
         """When the first reply after a moment came."""
         return min((at for _, at in self.answered if at > moment), default=float("inf"))

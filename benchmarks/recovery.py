@@ -12,13 +12,9 @@ json]`.
 import argparse
 import asyncio
 import json
-import os
-import random
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +25,10 @@ from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.http_load import percentile
 from benchmarks.judged import complete, judged
+from benchmarks.kills import Target, aim
 from benchmarks.plots import cumulative
-from benchmarks.report import Result, add_options, deliver, rows_of
+from benchmarks.report import Result, add_options, deliver, ms, rows_of
 from hams_graph import load
-from hams_operator.local.observe import View
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.topology import Topology
 from hams_wire import records
@@ -43,6 +39,9 @@ MIB = 1 << 20
 AROUND_S = 2.0
 """A kill's effects are looked for this long before and after it."""
 
+ANSWERS_S = 60.0
+"""Instances are seen, and answers come, within this time."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -50,7 +49,7 @@ class Cell:
     long a model takes to start, so no replacement of what was killed is there before."""
 
     name: str
-    targets: tuple[tuple[str, str, str], ...]
+    targets: tuple[Target, ...]
     state_bytes: int = MIB
     read_only: bool = False
     rollback: bool = False
@@ -156,14 +155,14 @@ async def _loop(
         async with asking(port, "recovery", 4096, clients) as log:
             for _ in range(kills):
                 await redundant(supervisor)
-                await _answers(log, 20)
+                await log.more(20, ANSWERS_S)
                 begin = loop.time()
-                await _answers(log, 50)
+                await log.more(50, ANSWERS_S)
                 quiet.append(log.longest_gap_s(begin, loop.time()))
                 await redundant(supervisor)
-                moment, struck_ns = await _strike(cell, supervisor)
+                moment, struck_ns = (await aim(cell.targets, supervisor, ANSWERS_S)).kill()
                 kills_at.append(struck_ns)
-                await _answers(log, 50)
+                await log.more(50, ANSWERS_S)
                 await redundant(supervisor)
                 around = min(loop.time(), moment + AROUND_S)
                 gaps.append(log.longest_gap_s(moment, around))
@@ -177,58 +176,19 @@ async def _loop(
         "kills": len(gaps),
         "failed": log.failed,
         "requests": len(log.answered),
-        "gap_median_ms": _ms(percentile(gaps, 0.5)),
-        "gap_p99_ms": _ms(percentile(gaps, 0.99)),
-        "gap_without_kills_ms": _ms(base),
-        "gap_beyond_quiet_median_ms": _ms(percentile([gap - base for gap in gaps], 0.5)),
-        "slowest_median_ms": _ms(percentile(slowest, 0.5)),
-        "slowest_max_ms": _ms(max(slowest, default=0.0)),
-        "gaps_ms": [_ms(gap) for gap in gaps],
-        "slowests_ms": [_ms(slow) for slow in slowest],
+        "gap_median_ms": ms(percentile(gaps, 0.5)),
+        "gap_p99_ms": ms(percentile(gaps, 0.99)),
+        "gap_without_kills_ms": ms(base),
+        "gap_beyond_quiet_median_ms": ms(percentile([gap - base for gap in gaps], 0.5)),
+        "slowest_median_ms": ms(percentile(slowest, 0.5)),
+        "slowest_max_ms": ms(max(slowest, default=0.0)),
+        "gaps_ms": [ms(gap) for gap in gaps],
+        "slowests_ms": [ms(slow) for slow in slowest],
         "kills_at": kills_at,
     }
     for step in ("detect", "decide", "promote", "resend"):
-        answer[f"{step}_ms"] = _ms(percentile([split[step] for split in splits if step in split], 0.5))
+        answer[f"{step}_ms"] = ms(percentile([split[step] for split in splits if step in split], 0.5))
     return answer, log
-
-
-async def _answers(log: Log, more: int) -> None:
-    target = len(log.answered) + more
-    async with asyncio.timeout(60):
-        while len(log.answered) < target:
-            log.news.clear()
-            await log.news.wait()
-
-
-async def _strike(cell: Cell, supervisor: Supervisor) -> tuple[float, int]:
-    """Kill; when that was, by the loop's clock and by CLOCK_MONOTONIC in ns."""
-    async with asyncio.timeout(60):
-        while (targets := _targets(cell, await supervisor.view())) is None:
-            pass  # somebody did not answer the probe in time
-    moment, struck_ns = asyncio.get_running_loop().time(), time.monotonic_ns()
-    for pid in targets:
-        os.kill(pid, signal.SIGKILL)
-    return moment, struck_ns
-
-
-def _targets(cell: Cell, view: View) -> list[int] | None:
-    """Pids to kill; None if one of the targets is not to be seen now."""
-    pids: list[int | None] = []
-    for operator, role, process in cell.targets:
-        instances = [
-            item for item in view.instances if (item.operator or item.role) == operator and item.role == role
-        ]
-        if operator == "manager":
-            instances = [item for item in instances if item.leader]
-        if not instances:
-            return None
-        target = random.choice(instances)
-        pids += {
-            "model": [target.model_pid],
-            "proxy": [target.proxy_pid],
-            "both": [target.model_pid, target.proxy_pid],
-        }[process]
-    return [pid for pid in pids if pid]
 
 
 class TopologyLog:
@@ -312,10 +272,6 @@ def _first_exec(history: Path, moment: float) -> float | None:
             if entry["t"] == "exec":
                 times.append(entry["at"])
     return min(times, default=None)
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 2)
 
 
 def plot(result: Result, path: Path) -> None:

@@ -51,3 +51,8 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
     rows = result["rows"]
     assert isinstance(rows, list)
     return rows
+
+
+def ms(seconds: float, digits: int = 2) -> float:
+    """Milliseconds as they are written down."""
+    return round(1000 * seconds, digits)

@@ -8,7 +8,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import uvloop
@@ -59,16 +59,19 @@ def _overhead(run: Run) -> Coroutine[None, None, Rows]:
 
 def _batches(run: Run) -> Coroutine[None, None, Rows]:
     sizes = (1, FULL_BATCH) if run.short else overhead.BATCHES
-    return overhead.batches(run.services, run.modes, run.settings, run.plan, sizes)
+    settings = [replace(run.settings, batch=size) for size in sizes]
+    return overhead.swept(run.services, run.modes, settings, "L1", run.plan)
 
 
 def _ablations(run: Run) -> Coroutine[None, None, Rows]:
-    return overhead.ablations(run.services, run.modes, run.settings, run.plan)
+    # Where one batch is under way, a model is idle while it is copied.
+    return overhead.swept(run.services, run.modes, [run.settings], "L2", run.plan)
 
 
 def _scale(run: Run) -> Coroutine[None, None, Rows]:
     chosen = run.services if run.services_given else [SERVICES[name] for name in overhead.SCALED]
-    return overhead.scale(chosen, run.modes, run.settings, run.plan)
+    settings = [replace(run.settings, bytes=part) for part in overhead.BYTES]
+    return overhead.swept(chosen, run.modes, settings, "L1", run.plan)
 
 
 def _recovery(run: Run) -> Coroutine[None, None, Rows]:

@@ -68,12 +68,3 @@ def _counted(graph: Running, request: tuple[InferTensor, ...], answer: InferAnsw
         return
     for operator, name in graph.service.counts.items():
         log.numbers[operator] += [first_value(item) for item in answer.tensors if item.name == name]
-
-
-async def answers(log: Log, more: int, within_s: float) -> None:
-    """Until so many more answers have come. Raises TimeoutError."""
-    target = len(log.answered) + more
-    async with asyncio.timeout(within_s):
-        while len(log.answered) < target:
-            log.news.clear()
-            await log.news.wait()

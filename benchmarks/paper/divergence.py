@@ -6,18 +6,16 @@ follows from a state that no longer is would be one more.
 """
 
 import asyncio
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.chain import redundant
 from benchmarks.judged import complete, judged
-from benchmarks.paper.clients import answers, asking
+from benchmarks.kills import aim
+from benchmarks.paper.clients import asking
 from benchmarks.paper.recovery import ANSWERS_S, recorded
 from benchmarks.paper.running import READY_S, running
 from benchmarks.paper.services import SERVICES, Settings
-from hams_operator.local.supervisor import Supervisor
 
 NOISE = 1e-7
 SERVICE = SERVICES["OLM"]
@@ -35,9 +33,10 @@ async def _mode(mode: str, settings: Settings, kills: int) -> dict[str, object]:
             async with asking(graph, SERVICE.under_way("L2"), again=True) as log:
                 for _ in range(kills):
                     await redundant(graph.supervisor, READY_S)
-                    await answers(log, 6, ANSWERS_S)
-                    await _kill(graph.supervisor, operator)
-                    await answers(log, 6, ANSWERS_S)
+                    await log.more(6, ANSWERS_S)
+                    hit = await aim([(operator, "primary", "both")], graph.supervisor, ANSWERS_S)
+                    hit.kill()
+                    await log.more(6, ANSWERS_S)
                 await redundant(graph.supervisor, READY_S)  # the history is judged with its copies in sync
             await complete(history)
         verdict = await asyncio.to_thread(judged, history, dict(log.numbers))
@@ -56,15 +55,3 @@ async def _mode(mode: str, settings: Settings, kills: int) -> dict[str, object]:
         **verdict,
         "ok": clean,
     }
-
-
-async def _kill(supervisor: Supervisor, operator: str) -> None:
-    """SIGKILL of a primary, its model and its proxy."""
-    async with asyncio.timeout(ANSWERS_S):
-        while True:
-            for item in (await supervisor.view()).instances:
-                if item.operator == operator and item.role == "primary":
-                    for pid in (item.model_pid, item.proxy_pid):
-                        if pid:
-                            os.kill(pid, signal.SIGKILL)
-                    return

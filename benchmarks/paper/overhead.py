@@ -4,6 +4,7 @@ Loads: L1, one batch under way; L2, two; Sat, as many as the longest path has op
 for each service, mode, load and kind of request (a service that learns online trains and infers in turn).
 """
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from benchmarks.chain import cpu_s
 from benchmarks.paper.paired import WANDER_MAX, Ratio, orders, rate, ratio_of_medians, ratio_of_rates, wander
 from benchmarks.paper.running import Failed, Running, Sample, running
 from benchmarks.paper.services import BARE, Service, Settings
+from benchmarks.report import ms
 
 LOADS = ("L1", "L2", "Sat")
 EASED = 1 / 8
@@ -110,9 +112,9 @@ def compared(bare: Sequence[Window], mode: Sequence[Window], kind: str, seed: in
     wandered = wander(theirs)
     base, own = (float(np.median(np.concatenate(side))) for side in (theirs, ours))
     return {
-        "bare_ms": _ms(base),
-        "mode_ms": _ms(own),
-        "added_ms": _ms(own - base),
+        "bare_ms": ms(base, 3),
+        "mode_ms": ms(own, 3),
+        "added_ms": ms(own - base, 3),
         "overhead_percent": _percent(latency),
         "bare_per_s": round(float(np.mean(bare_rates)), ROUND),
         "mode_per_s": round(float(np.mean(rates)), ROUND),
@@ -121,8 +123,8 @@ def compared(bare: Sequence[Window], mode: Sequence[Window], kind: str, seed: in
         "wander_percent": round(100 * wandered, 2),
         "disturbed": wandered > WANDER_MAX,
         "samples_ms": {
-            "bare": [[_ms(value) for value in window] for window in theirs],
-            "mode": [[_ms(value) for value in window] for window in ours],
+            "bare": [[ms(value, 3) for value in window] for window in theirs],
+            "mode": [[ms(value, 3) for value in window] for window in ours],
         },
     }
 
@@ -133,10 +135,6 @@ def _latencies(window: Window, kind: str) -> list[float]:
         return [item.ended - item.began for item in window if item.kind == kind]
     train, infer = _latencies(window, "train"), _latencies(window, "infer")
     return [(one + other) / 2 for one, other in zip(train, infer, strict=False)]
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 3)
 
 
 def _percent(ratio: Ratio) -> dict[str, float]:
@@ -170,45 +168,16 @@ async def overhead(
 
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-async def batches(
-    services: Sequence[Service], modes: Sequence[str], settings: Settings, plan: Plan, sizes: Sequence[int]
-) -> list[dict[str, object]]:
-    """Overhead by the size of a batch, one under way."""
-    return [
-        row
-        for service in services
-        for mode in modes
-        for size in sizes
-        for row in await measured(service, mode, replace(settings, batch=size), ("L1",), plan)
-    ]
-
+"""Rows of a batch, over which the overhead is measured."""
 
 BYTES = (1 / 64, 1 / 16, 1 / 4, 1.0)
 SCALED = ("FD", "OLV")
+"""Parts of every state, and the services in which the overhead is measured over them: where it begins."""
 
 
-async def scale(
-    services: Sequence[Service], modes: Sequence[str], settings: Settings, plan: Plan
+async def swept(
+    services: Sequence[Service], modes: Sequence[str], sizes: Iterable[Settings], load: str, plan: Plan
 ) -> list[dict[str, object]]:
-    """Overhead by the size of the states, one batch under way: where it begins."""
-    return [
-        row
-        for service in services
-        for mode in modes
-        for part in BYTES
-        for row in await measured(service, mode, replace(settings, bytes=part), ("L1",), plan)
-    ]
-
-
-async def ablations(
-    services: Sequence[Service], modes: Sequence[str], settings: Settings, plan: Plan
-) -> list[dict[str, object]]:
-    """Every mode under L2: where one batch is under way, a model is idle while it is copied."""
-    return [
-        row
-        for service in services
-        for mode in modes
-        for row in await measured(service, mode, settings, ("L2",), plan)
-    ]
+    """Overhead over several settings, under one load."""
+    every = itertools.product(services, modes, list(sizes))
+    return [row for service, mode, one in every for row in await measured(service, mode, one, (load,), plan)]

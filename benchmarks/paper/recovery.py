@@ -7,13 +7,10 @@ one. At the end the counts in all replies and the recorded history are judged.
 """
 
 import asyncio
-import contextlib
 import os
-import random
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,11 +19,13 @@ from pathlib import Path
 from benchmarks.chain import redundant
 from benchmarks.http_load import percentile
 from benchmarks.judged import complete, judged
-from benchmarks.paper.clients import Answers, answers, asking
+from benchmarks.kills import Target, aim
+from benchmarks.paper.clients import Answers, asking
 from benchmarks.paper.running import READY_S, Running, running
 from benchmarks.paper.services import Service, Settings
 from benchmarks.paper.traces import notes, recovered
 from benchmarks.recovery import TopologyLog
+from benchmarks.report import ms
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.trace import ENVIRONMENT
 
@@ -48,7 +47,7 @@ class Case:
     (operator, role) whose proxy stands still from before the kill until after it."""
 
     name: str
-    targets: tuple[tuple[str, str, str], ...]
+    targets: tuple[Target, ...]
     stopped: tuple[str, str] | None = None
 
 
@@ -127,13 +126,13 @@ async def _case(case: Case, graph: Running, log: Answers, kills: int, traces: Pa
     try:
         for _ in range(kills):
             await redundant(graph.supervisor, READY_S)
-            await answers(log, 2, ANSWERS_S)
+            await log.more(2, ANSWERS_S)
             began = loop.time()
-            await answers(log, QUIET_ANSWERS, ANSWERS_S)
+            await log.more(QUIET_ANSWERS, ANSWERS_S)
             quiet.append(log.longest_gap_s(began, loop.time()))
             await redundant(graph.supervisor, READY_S)
             struck, struck_ns, dead = await _strike(case, graph)
-            await answers(log, AFTER_ANSWERS, ANSWERS_S)
+            await log.more(AFTER_ANSWERS, ANSWERS_S)
             await redundant(graph.supervisor, READY_S)
             gaps.append(log.longest_gap_s(struck, min(loop.time(), struck + AROUND_S)))
             parts, _ = watcher.decided(struck)
@@ -148,43 +147,33 @@ async def _case(case: Case, graph: Running, log: Answers, kills: int, traces: Pa
     return {
         "case": case.name,
         "kills": kills,
-        "gap_ms": _ms(percentile([gap - usual for gap in gaps], 0.5)),
-        "quiet_ms": _ms(usual),
+        "gap_ms": ms(percentile([gap - usual for gap in gaps], 0.5)),
+        "quiet_ms": ms(usual),
         **{f"{step}_ms": _median_ms(steps, step) for step in STEPS},
         "samples_ms": {
-            "gaps": [_ms(gap) for gap in gaps],
-            "quiet": [_ms(gap) for gap in quiet],
-            "steps": [{name: _ms(value) for name, value in parts.items()} for parts in steps],
+            "gaps": [ms(gap) for gap in gaps],
+            "quiet": [ms(gap) for gap in quiet],
+            "steps": [{name: ms(value) for name, value in parts.items()} for parts in steps],
         },
     }
 
 
-async def _strike(case: Case, graph: Running) -> tuple[float, int, set[str]]:
+async def _strike(case: Case, graph: Running) -> tuple[float, int, frozenset[str]]:
     """Kill; when, by the loop's clock and in ns, and which instances were hit."""
-    async with asyncio.timeout(ANSWERS_S):
-        while (found := await _pids(case.targets, graph)) is None:
-            pass  # an instance did not answer the probe in time
-    pids, dead = found
-    halted: list[int] = []
+    hit = await aim(case.targets, graph.supervisor, ANSWERS_S)
+    halted: tuple[int, ...] = ()
     if case.stopped is not None:
-        operator, role = case.stopped
-        async with asyncio.timeout(ANSWERS_S):
-            while (behind := await _pids(((operator, role, "proxy"),), graph)) is None:
-                pass
-        halted = behind[0]
+        halted = (await aim([(*case.stopped, "proxy")], graph.supervisor, ANSWERS_S)).pids
     try:
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)
         if halted:
             await _run_ahead(case.targets[-1][0], graph)
-        struck, struck_ns = asyncio.get_running_loop().time(), time.monotonic_ns()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):  # it has ended by itself since it was seen
-                os.kill(pid, signal.SIGKILL)
+        struck, struck_ns = hit.kill()
     finally:
         for pid in halted:
             os.kill(pid, signal.SIGCONT)
-    return struck, struck_ns, dead
+    return struck, struck_ns, hit.instances
 
 
 async def _run_ahead(operator: str, graph: Running) -> None:
@@ -207,33 +196,9 @@ async def _version(operator: str, graph: Running) -> int:
     )
 
 
-async def _pids(targets: Sequence[tuple[str, str, str]], graph: Running) -> tuple[list[int], set[str]] | None:
-    """Pids and names of instances that fill roles; None if one is not to be seen now."""
-    view = await graph.supervisor.view()
-    pids: list[int] = []
-    dead: set[str] = set()
-    for operator, role, process in targets:
-        instances = [item for item in view.instances if item.operator == operator and item.role == role]
-        if not instances:
-            return None
-        target = random.choice(instances)
-        hit = {
-            "model": [target.model_pid],
-            "proxy": [target.proxy_pid],
-            "both": [target.model_pid, target.proxy_pid],
-        }[process]
-        pids += [pid for pid in hit if pid]
-        dead.add(target.id)
-    return pids, dead
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 2)
-
-
 def _median_ms(steps: Sequence[dict[str, float]], name: str) -> float | None:
     values = [parts[name] for parts in steps if name in parts]
-    return _ms(percentile(values, 0.5)) if values else None
+    return ms(percentile(values, 0.5)) if values else None
 
 
 async def recovery(

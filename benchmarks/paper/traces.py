@@ -1,6 +1,6 @@
 """What the instances of a graph wrote into their traces (`HAMS_TRACE`), read again: one clock for all."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def _lines(folder: Path, of: str) -> Iterator[Note]:
                 yield Note(int(at), who, what)
 
 
-def recovered(lines: list[Note], struck: int, dead: set[str]) -> dict[str, float]:
+def recovered(lines: list[Note], struck: int, dead: Collection[str]) -> dict[str, float]:
     """Seconds from a kill until an instance that was not hit starts its first batch, and how long it loaded
     the state before, if it did. Empty if nobody has."""
     after = [note for note in lines if note.at >= struck and note.who not in dead]
