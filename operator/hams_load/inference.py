@@ -37,6 +37,10 @@ DTYPES: Mapping[str, str] = {
 """Datatype name to numpy; BF16 as its 16 bits, as numpy has no such type."""
 
 
+SHED_REASON = "deadline"
+"""`reason` in the body of a 504 for a request that an operator did not run."""
+
+
 class InferTensor(msgspec.Struct, frozen=True):
     """One tensor as it travels: little-endian bytes, BYTES elements behind their 4-byte lengths."""
 
@@ -61,12 +65,13 @@ class InferTensor(msgspec.Struct, frozen=True):
 
 class InferAnswer(msgspec.Struct, frozen=True):
     """What came back: HTTP status, tensors of a 200, else the error. `status` 0: no answer came, `error` says
-    why."""
+    why. `shed`: an operator did not run the request, because its time was up or would be."""
 
     status: int
     tensors: tuple[InferTensor, ...] = ()
     error: str = ""
     retry_after_s: float = 0.0
+    shed: bool = False
 
     @property
     def digest(self) -> str:
@@ -76,7 +81,7 @@ class InferAnswer(msgspec.Struct, frozen=True):
     @property
     def again(self) -> bool:
         """Whether the same key may and should be sent again: nothing was kept under it, or nobody knows."""
-        return self.status in (0, 429, 503, 504)
+        return self.status in (0, 429, 503, 504) and not self.shed
 
     def values(self) -> dict[str, Array]:
         """The tensors as arrays, by name."""
@@ -123,8 +128,10 @@ class InferClient:
     ) -> None:
         self._pool.close()
 
-    async def infer(self, tensors: tuple[InferTensor, ...], key: str) -> InferAnswer:
-        """One attempt."""
+    async def infer(
+        self, tensors: tuple[InferTensor, ...], key: str, deadline_ms: float | None = None
+    ) -> InferAnswer:
+        """One attempt. `deadline_ms`: how long the client waits from now on; None: it does not say."""
         inputs = [
             {
                 "name": item.name,
@@ -141,6 +148,8 @@ class InferClient:
             "idempotency-key": key,
             **self._proof,
         }
+        if deadline_ms is not None:
+            headers["hams-deadline-ms"] = f"{deadline_ms:.3f}"
         try:
             return _answer(
                 await self._pool.post(self._path, headers, b"".join((head, *(item.data for item in tensors))))
@@ -166,18 +175,22 @@ class _Reply(msgspec.Struct):
 
 class _Error(msgspec.Struct):
     error: str
+    reason: str = ""
 
 
 def _answer(response: Response) -> InferAnswer:
     body = response.body
     if response.status != 200:
         try:
-            error = msgspec.json.decode(body, type=_Error).error
+            refused = msgspec.json.decode(body, type=_Error)
         except msgspec.MsgspecError:
-            error = body[:200].decode("utf-8", "replace")
+            refused = _Error(body[:200].decode("utf-8", "replace"))
         after = response.headers.get("retry-after", "0")
         return InferAnswer(
-            response.status, error=error, retry_after_s=float(after) if after.isdecimal() else 0.0
+            response.status,
+            error=refused.error,
+            retry_after_s=float(after) if after.isdecimal() else 0.0,
+            shed=response.status == 504 and refused.reason == SHED_REASON,
         )
     tensors = []
     try:

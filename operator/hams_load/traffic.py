@@ -3,7 +3,8 @@ and every answer is accounted for.
 
 Latency counts from the time a request was due, so that a service that stands still cannot hide behind
 requests that were not sent. A request is sent again, under its key, only while the endpoint says that nothing
-was kept under it, or nobody knows.
+was kept under it, or nobody knows. With a deadline, which counts from that time too, it is sent again only
+while some of it is left.
 """
 
 import asyncio
@@ -28,6 +29,9 @@ load_pause_s = 0.01
 load_pause_max_s = 0.25
 """Pause before a key is sent again, doubled each time up to the second."""
 
+deadline_left_min_ms = 1.0
+"""With less of its deadline left a request is not sent again; the endpoint takes no shorter one."""
+
 resend_every = 10
 """`--verify` sends each key of this row once more."""
 
@@ -35,10 +39,19 @@ resend_every = 10
 @dataclass
 class TrafficTally:
     """What came of the traffic. Times are seconds of the event loop's clock; `latencies_s` and `replied_s`
-    are of good answers."""
+    are of good answers.
+
+    With a deadline, `on_time` counts replies within it, `late` requests whose reply came later or not at all,
+    `refused` those of which an operator said before the deadline that it does not run them; `unanswered` have
+    no reply. None of these has failed.
+    """
 
     sent: int = 0
     ok: int = 0
+    on_time: int = 0
+    late: int = 0
+    refused: int = 0
+    unanswered: int = 0
     attempts: int = 0
     resent: int = 0
     doubled: int = 0
@@ -49,8 +62,18 @@ class TrafficTally:
 
     @property
     def good(self) -> bool:
-        """Everything was answered, once and right."""
-        return not (self.failed or self.wrong or self.doubled) and self.ok == self.sent
+        """Everything was answered, once and right, or missed its deadline."""
+        return not (self.failed or self.wrong or self.doubled) and self.ok + self.unanswered == self.sent
+
+    @property
+    def ended(self) -> int:
+        """Requests of which nothing more will come."""
+        return self.ok + self.unanswered + self.failed.total()
+
+    @property
+    def finish_rate(self) -> float:
+        """The share of all requests that were answered within their deadline; 0 if there were none."""
+        return self.on_time / self.sent if self.sent else 0.0
 
     def gaps_s(self) -> list[float]:
         """Between one reply and the next."""
@@ -66,7 +89,7 @@ def percentile(values: list[float], share: float) -> float:
 
 class Traffic:
     """One stretch of load. `on_answer` sees each final answer of a request that was sent for the first
-    time."""
+    time. `deadline_s`: how long each request has, from when it is due to leave."""
 
     def __init__(
         self,
@@ -79,6 +102,7 @@ class Traffic:
         resend: bool = False,
         history: HistoryWriter | None = None,
         on_answer: Callable[[tuple[InferTensor, ...], InferAnswer], None] | None = None,
+        deadline_s: float | None = None,
     ) -> None:
         self.tally = TrafficTally()
         self._client = client
@@ -89,6 +113,7 @@ class Traffic:
         self._resend = resend
         self._history = history
         self._on_answer = on_answer
+        self._deadline_s = deadline_s
         self._name = f"load-{secrets.token_hex(4)}"
         self._open = 0
 
@@ -129,8 +154,11 @@ class Traffic:
         loop = asyncio.get_running_loop()
         key = f"{self._name}-{number}"
         try:
-            answer = await self._ask(key, f"{key}-a", tensors, due)
+            ends = None if self._deadline_s is None else due + self._deadline_s
+            answer = await self._ask(key, f"{key}-a", tensors, due, ends)
             now = loop.time()
+            if ends is not None and self._missed(answer, now <= ends):
+                return
             if answer.status != 200:
                 self.tally.failed[_why(answer)] += 1
                 return
@@ -147,6 +175,20 @@ class Traffic:
         finally:
             self._open -= 1
 
+    def _missed(self, answer: InferAnswer, in_time: bool) -> bool:
+        """Count the answer by its deadline; whether the request has no reply because of that."""
+        if answer.status == 200:
+            self.tally.on_time += in_time
+            self.tally.late += not in_time
+            return False
+        if answer.status != 504:
+            return False
+        early = answer.shed and in_time
+        self.tally.refused += early
+        self.tally.late += not early
+        self.tally.unanswered += 1
+        return True
+
     async def _again(self, key: str, tensors: tuple[InferTensor, ...], first: InferAnswer) -> None:
         """The same key once more must bring the same answer."""
         self.tally.resent += 1
@@ -159,20 +201,31 @@ class Traffic:
                 f"{key}: sent again, another reply came: {second.digest} instead of {first.digest}"
             )
 
-    async def _ask(self, key: str, client: str, tensors: tuple[InferTensor, ...], due: float) -> InferAnswer:
-        """Ask under one key until there is an answer, or `load_request_s` are over."""
+    async def _ask(
+        self,
+        key: str,
+        client: str,
+        tensors: tuple[InferTensor, ...],
+        due: float,
+        ends: float | None = None,
+    ) -> InferAnswer:
+        """Ask under one key until there is an answer, `load_request_s` are over, or the deadline `ends`."""
         loop = asyncio.get_running_loop()
         if self._history is not None:
             self._history.write(CallLine(client=client, key=key, digest=digest(tensors)))
         pause_s = load_pause_s
         while True:
             self.tally.attempts += 1
-            answer = await self._client.infer(tensors, key)
+            left_ms = None if ends is None else max(1000 * (ends - loop.time()), deadline_left_min_ms)
+            answer = await self._client.infer(tensors, key, left_ms)
             if not answer.again or loop.time() - due > load_request_s:
                 break
-            await asyncio.sleep(
-                max(pause_s, min(answer.retry_after_s, load_pause_max_s) if answer.status == 429 else 0.0)
+            pause_s = max(
+                pause_s, min(answer.retry_after_s, load_pause_max_s) if answer.status == 429 else 0.0
             )
+            if ends is not None and 1000 * (ends - loop.time() - pause_s) < deadline_left_min_ms:
+                break
+            await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, load_pause_max_s)
         if self._history is not None:
             statuses = {200: "ok", 409: "conflict", 422: "refused"}

@@ -42,3 +42,26 @@ async def test_a_token_is_borne_by_each_request_and_none_by_default():
     assert [b"authorization" in head.lower() for head in said] == [False, True]
     assert b"authorization: Bearer secret\r\n" in said[1]
     assert [(answer.status, answer.error, answer.again) for answer in answers] == [(401, "x", False)] * 2
+
+
+async def test_a_deadline_goes_along_and_a_request_that_was_shed_is_told_from_one_without_a_reply():
+    said: list[bytes] = []
+    bodies = [b'{"error": "x", "operator": "b", "reason": "deadline", "begun": true}', b'{"error": "y"}']
+
+    async def one(reader, writer):
+        for body in bodies:
+            head = await reader.readuntil(b"\r\n\r\n")
+            said.append(head.lower())
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]
+            await reader.readexactly(int(length))
+            writer.write(b"HTTP/1.1 504 Late\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    asked = (tensor("x", "FP32", np.zeros(1, np.float32)),)
+    async with InferClient(url, "g", 5) as client:
+        shed, late = await client.infer(asked, "one", 180.0), await client.infer(asked, "two")
+    server.close()
+    assert b"hams-deadline-ms: 180.000\r\n" in said[0]
+    assert b"hams-deadline-ms" not in said[1]
+    assert [(answer.shed, answer.again) for answer in (shed, late)] == [(True, False), (False, True)]

@@ -44,9 +44,11 @@ class Scripted(InferClient):
     def __init__(self, answers) -> None:
         self.answers = answers
         self.asked: list[str] = []
+        self.deadlines_ms: list[float | None] = []
 
-    async def infer(self, tensors, key):
+    async def infer(self, tensors, key, deadline_ms=None):
         self.asked.append(key)
+        self.deadlines_ms.append(deadline_ms)
         number = int(key.rpartition("-")[2])
         script = self.answers(number)
         return script[min(self.asked.count(key), len(script)) - 1]
@@ -100,6 +102,44 @@ async def test_a_wrong_reply_is_off_even_if_all_were_answered():
     )
     assert tally.ok == tally.sent
     assert not tally.good
+
+
+LATE = InferAnswer(504, error="no reply within the time given")
+SHED = InferAnswer(504, error="not run", shed=True)
+
+
+async def timed(answers, deadline_s: float):
+    """Ten requests of which each has so long, and each of the answers that it is given."""
+    client = Scripted(answers)
+    traffic = Traffic(client, itertools.repeat(X), 1e6, 10, judge=shape_judge(GRAPH), deadline_s=deadline_s)
+    return client, await traffic.run()
+
+
+async def test_with_a_deadline_each_request_says_what_is_left_of_it_and_counts_once():
+    answers = {3: [SHED], 4: [LATE, good()], 5: [InferAnswer(500, error="broken")]}
+    client, tally = await timed(lambda number: answers.get(number, [good()]), 20.0)
+    assert all(left is not None and 0 < left <= 20_000 for left in client.deadlines_ms)
+    assert (tally.on_time, tally.late, tally.refused, tally.unanswered) == (8, 0, 1, 1)
+    assert (tally.ended, dict(tally.failed)) == (10, {"500: broken": 1})
+    assert tally.finish_rate == 0.8
+
+
+async def test_without_a_deadline_nothing_is_said_of_one_and_what_was_shed_has_failed():
+    client, tally = await run(lambda number: [SHED] if number == 3 else [good()])
+    assert set(client.deadlines_ms) == {None}
+    assert client.asked.count(next(key for key in client.asked if key.endswith("-3"))) == 1
+    assert dict(tally.failed) == {"504: not run": 1}
+    assert (tally.on_time, tally.late, tally.refused) == (0, 0, 0)
+
+
+async def test_a_deadline_that_has_passed_is_late_whatever_came_and_is_not_asked_again():
+    answers = {3: [SHED], 4: [LATE]}
+    client, tally = await timed(lambda number: answers.get(number, [good()]), 1e-9)
+    assert (tally.on_time, tally.late, tally.refused, tally.unanswered) == (0, 10, 0, 2)
+    assert len(client.asked) == 10
+    assert set(client.deadlines_ms) == {1.0}
+    assert tally.good
+    assert tally.finish_rate == 0.0
 
 
 async def test_calls_and_returns_are_recorded(tmp_path):

@@ -341,6 +341,14 @@ def load(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")
     ] = False,
+    deadline_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="How long each request may take, in ms; say how many were answered within it.",
+            show_default=False,
+        ),
+    ] = None,
     token: TokenOption = "",
     context: ContextOption = None,
     namespace: NamespaceOption = None,
@@ -353,7 +361,7 @@ def load(
     from hams_operator.cli import load as work  # noqa: PLC0415
 
     where = Target(context, namespace)
-    raise Code(work.load(where, file, url, data, rate, duration, verify, output, token))
+    raise Code(work.load(where, file, url, data, rate, duration, verify, output, token, deadline_ms))
 
 
 @app.command()

@@ -1,9 +1,12 @@
 """`hams load`: what it says of the traffic, and how it reads a duration."""
 
+from pathlib import Path
+
 import pytest
 
+from hams_graph import load
 from hams_load.traffic import TrafficTally
-from hams_operator.cli.load import as_json, as_text
+from hams_operator.cli.load import as_json, as_text, check_deadline
 from hams_operator.cli.output import CommandError, seconds
 
 
@@ -20,3 +23,26 @@ def test_what_came_of_the_traffic_is_told_to_programs_and_to_people():
     tally.failed["400: bad"] += 1
     assert as_json(tally)["good"] is False
     assert "1 x 400: bad" in as_text(tally, True)
+
+
+def test_with_a_deadline_it_says_how_many_were_on_time_late_and_refused_early():
+    tally = TrafficTally(sent=8, ok=6, attempts=8, on_time=5, late=2, refused=1, unanswered=2)
+    assert tally.good
+    assert as_json(tally, 200.0)["deadline"] == {
+        "ms": 200.0, "onTime": 5, "late": 2, "refused": 1, "finishRate": 0.625,
+    }  # fmt: skip
+    assert (
+        "deadline  200 ms: 5 on time, 2 late, 1 refused early; finish rate 62.5 %"
+        in as_text(tally, False, 200.0).splitlines()
+    )
+    assert "deadline" not in as_json(tally)
+    assert "deadline" not in as_text(tally, False)
+
+
+def test_a_deadline_that_the_graph_would_refuse_is_refused_before_anything_is_sent():
+    graph = load(Path("examples/chain/graph.yaml"))
+    check_deadline(None, graph)
+    check_deadline(30_000, graph)
+    for given in (0.0, -1.0, 30_001.0, float("nan")):
+        with pytest.raises(CommandError, match=r"--deadline-ms: expected 1 to 30000 .*requestTimeout.*found"):
+            check_deadline(given, graph)
