@@ -5,10 +5,18 @@ It asks nobody: what it knows is what the API server has answered to others.
 
 from dataclasses import dataclass
 
-from hams_operator.local.observe import Condition, FailureInfo, GraphStatus, InstanceStatus
+from hams_operator.local.observe import (
+    Condition,
+    FailureInfo,
+    GraphStatus,
+    InstanceStatus,
+    OnTime,
+    PolicyReplaced,
+)
 from hams_operator.plan.names import FRONTEND_ROLE, MANAGER_ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod, pod_of
 from hams_protocol.wholeness import READY
+from hams_wire.limits import timeliness_window_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,7 @@ def status_of(seen: ClusterGraph) -> GraphStatus:
     metadata, status = seen.item["metadata"], seen.item.get("status") or {}
     place = GraphRef(metadata["name"], metadata["namespace"])
     failure = status.get("lastFailureInfo")
+    replaced = [item for item in status.get("operators", []) if "policyReplaced" in item]
     log = tuple(str(failure.get("log", "")).splitlines()) if failure else ()
     return GraphStatus(
         metadata["name"],
@@ -40,6 +49,12 @@ def status_of(seen: ClusterGraph) -> GraphStatus:
         (FailureInfo(failure["operator"], failure["instance"], failure.get("exitCode", 0), log),)
         if failure
         else (),
+        replaced=tuple(
+            PolicyReplaced(
+                item["name"], "", item["policyReplaced"]["policy"], item["policyReplaced"]["reason"]
+            )
+            for item in replaced
+        ),
     )
 
 
@@ -61,15 +76,25 @@ def instances_of(seen: ClusterGraph) -> list[InstanceStatus]:
         ]
         for role, instances in roles:
             shown = 0 if role in ("standby", "joining") else epoch
+            on_time = _on_time(op) if role in ("primary", "active") else None
             listed += [
-                InstanceStatus(item, name, role, False, shown, op.get("version"), None, None)
+                InstanceStatus(item, name, role, False, shown, op.get("version"), None, None, on_time)
                 for item in instances
             ]
     known = {pod_of(item.id, living) for item in listed}
     leader = min((pod.name for pod in living.values() if pod.of == MANAGER_ROLE and pod.ready), default=None)
     for pod in sorted(living.values(), key=lambda pod: pod.name):
         if pod.of in (FRONTEND_ROLE, MANAGER_ROLE):
-            listed.append(InstanceStatus(pod.name, None, pod.of, pod.name == leader, 0, None, None, None))
+            on_time = _on_time(seen.item.get("status") or {}) if pod.of == FRONTEND_ROLE else None
+            listed.append(
+                InstanceStatus(pod.name, None, pod.of, pod.name == leader, 0, None, None, None, on_time)
+            )
         elif pod.name not in known:
             listed.append(InstanceStatus(pod.name, pod.of, "starting", False, 0, None, None, None))
     return listed
+
+
+def _on_time(status: Json) -> OnTime | None:
+    """What a status says of deadlines: of all instances of an operator together, or of all frontends."""
+    percent = status.get("onTimePercent")
+    return None if percent is None else OnTime(percent / 100, timeliness_window_s)

@@ -42,7 +42,7 @@ SWEEP_SLICE: Final = 128
 class ClassProfile:
     """The law of one class: stand-alone counts in two generations, and what batches say."""
 
-    __slots__ = ("cusum", "inferred", "latest", "older", "recent", "resets")
+    __slots__ = ("cusum", "inferred", "latest", "older", "recent")
 
     def __init__(self) -> None:
         self.recent = [0.0] * grid_cells
@@ -50,7 +50,6 @@ class ClassProfile:
         self.inferred = [0.0] * grid_cells
         self.latest: deque[float] = deque(maxlen=LATEST)
         self.cusum = Cusum()
-        self.resets = 0
 
     def alone(self) -> list[float]:
         """Counts of stand-alone samples."""
@@ -84,6 +83,7 @@ class Profiles:
         self.revision = 0
         self.samples = 0
         self.ignored = 0
+        self.resets = 0
         self.longest_s = 0.0
         self._early: list[tuple[int, float]] = []
         self._fresh = 0
@@ -144,12 +144,18 @@ class Profiles:
 
     def expected(self, counts: tuple[tuple[int, int], ...], rows: int) -> float:
         """E[L] in seconds of a batch of `counts` units of each class; 0: nothing is known."""
-        if self.grid is None or not self._cdfs:
+        law = self.law(counts)
+        if self.grid is None or law is None:
             return 0.0
-        everything = self._cdfs[REST]
-        law = maximum([self._cdfs.get(cls, everything) for cls, _ in counts], [count for _, count in counts])
         base, slope = self.times.law(rows)
         return base + slope * self.grid.mean(law)
+
+    def law(self, counts: tuple[tuple[int, int], ...]) -> Cdf | None:
+        """The law of the longest of `counts` units of each class, alone; None: nothing is known."""
+        if self.grid is None or not self._cdfs:
+            return None
+        everything = self._cdfs[REST]
+        return maximum([self._cdfs.get(cls, everything) for cls, _ in counts], [count for _, count in counts])
 
     def cdfs(self) -> dict[int, Cdf]:
         """The law of each class as of the last `refresh`; of `REST` always, if there is any."""
@@ -268,7 +274,7 @@ class Profiles:
         grid = self.grid
         if law is None or grid is None or not law.cusum.alarm(measured, expected, 2.0 * grid.step):
             return
-        law.resets += 1
+        self.resets += 1
         latest = list(law.latest)[-LATEST // 4 :]
         law.recent, law.older = [0.0] * grid_cells, [0.0] * grid_cells
         law.inferred = [0.0] * grid_cells

@@ -56,6 +56,7 @@ from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_sidecar.succession.takeover import Takeover, takeover_of, unless
+from hams_sidecar.timeliness import ServedCounts, tell_timeliness
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.node import Node
 from hams_wire.peers.codec import Codec
@@ -360,6 +361,8 @@ class Frontend(Sidecar):
         self._drained = Drained(uid)
         self._former_logs: FormerLogs | None = None
         self._closing: asyncio.Task[None] | None = None
+        telling = tell_timeliness(lambda: self.node, lambda _: self._served(), uid, FRONTEND)
+        self._telling = asyncio.create_task(telling)
 
     async def answer_probes(self) -> asyncio.Server | None:
         """See `Sidecar`. Prometheus asks the endpoint itself where probes have a port."""
@@ -375,6 +378,7 @@ class Frontend(Sidecar):
 
     async def close(self) -> None:
         """See `Sidecar`."""
+        self._telling.cancel()
         if self._closing is not None:
             self._closing.cancel()
         await self._endpoint.stop()
@@ -429,6 +433,10 @@ class Frontend(Sidecar):
         if self._successor is not None and not self._successor.open.is_set():
             return "the shape before this one serves"
         return "shutting down" if self.asked.is_set() else why_not_ready(self.node)
+
+    def _served(self) -> ServedCounts:
+        tally = self._endpoint.tally
+        return ServedCounts(tally.on_time, tally.late)
 
     def perform(self, effect: Effect) -> None:
         """See `Owner`."""

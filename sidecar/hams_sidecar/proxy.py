@@ -30,6 +30,7 @@ from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
 from hams_sidecar.succession.takeover import Takeover, answer_state, takeover_of, unless
+from hams_sidecar.timeliness import ServedCounts, tell_timeliness
 from hams_sidecar.warming import Warming
 from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -91,8 +92,11 @@ class Proxy(Sidecar):
         """What the model has said while there was no instance to hear it."""
         self._restored: StateCopy | None = None
         self._former_state: FormerState | None = None
-        telling = tell_version(lambda: self.node, options.graph_uid, model.operator)
-        self._tasks = [asyncio.create_task(telling)]
+        uid, operator = options.graph_uid, model.operator
+        self._tasks = [
+            asyncio.create_task(tell_version(lambda: self.node, uid, operator)),
+            asyncio.create_task(tell_timeliness(lambda: self.node, served, uid, operator)),
+        ]
 
     async def close(self) -> None:
         """See `Sidecar`."""
@@ -290,6 +294,18 @@ async def tell_version(
             last = record
         except CoordinationError as error:
             log.info("the version is told later: %s", error)
+
+
+def served(node: Node) -> ServedCounts | None:
+    """How this instance has served by deadlines; None where first in, first out was chosen, which counts
+    nothing."""
+    machine = node.machine
+    assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+    queue = machine.queue
+    if not isinstance(queue, PolicyQueue):
+        return None
+    policy = machine.operator.batch.policy
+    return ServedCounts(queue.on_time, queue.late_runs, queue.shed, policy, queue.failed)
 
 
 def arena_bytes(path: Path) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hams_protocol.graph import SchedulePolicy
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar.arena import Arena
@@ -77,4 +78,20 @@ def _schedule(queue: PolicyQueue, policy: str) -> Iterator[Sample]:
     yield Sample("hams_proxy_on_time_total", "Units whose batch ended before they were due.", queue.on_time)
     yield Sample("hams_proxy_late_total", "Units whose batch ended after they were due.", queue.late_runs)
     yield Sample("hams_proxy_shed_total", "Units that were answered instead of being run.", queue.shed)
-    yield Sample("hams_proxy_profile_samples", "Times that were learnt from.", queue.profiles.samples)
+    if policy != SchedulePolicy.DISTRIBUTION:
+        return
+    profiles, calibration = queue.profiles, queue.calibration
+    yield Sample("hams_proxy_profile_samples", "Times that were learnt from.", profiles.samples)
+    yield Sample(
+        "hams_proxy_profile_ignored_total", "Times that no clock can have measured.", profiles.ignored
+    )
+    yield Sample("hams_proxy_profile_resets_total", "Classes forgotten on a drift.", profiles.resets)
+    for name, about, value in (
+        ("batches", "Batches whose time was predicted.", calibration.batches),
+        ("seconds", "Their times, as predicted.", calibration.predicted_s),
+        ("measured_seconds", "Their times, as measured.", calibration.measured_s),
+        ("error_seconds", "Absolute differences of the two.", calibration.error_s),
+        ("on_time", "Chances of their units to be in time.", calibration.expected_on_time),
+        ("measured_on_time", "Their units that were in time.", calibration.on_time),
+    ):
+        yield Sample(f"hams_proxy_forecast_{name}_total", about, value)

@@ -261,6 +261,13 @@ heartbeat_min_s = 0.01
 close_flush_s = 0.2
 """What is queued may take this long to leave when an instance ends in order."""
 
+timeliness_report_s = 5.0
+"""An instance writes into etcd this often how it serves by deadlines, if that has changed: what status shows
+is at most so old."""
+
+timeliness_window_s = 60.0
+"""What status shows of deadlines is about the requests of so long."""
+
 late_log_s = 10.0
 """An instance that gets too little CPU says so at most this often."""
 

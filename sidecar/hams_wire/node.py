@@ -241,10 +241,16 @@ class Node:
             self._etcd_news.clear()
             await self.until_stopped(self._etcd_news, *events, timeout_s=left_s)
 
-    async def tell(self, key: str, value: bytes) -> None:
-        """Write a key into etcd that no compare-and-swap depends on. Raises CoordinationError; a second try
-        overwrites, so an unknown outcome does no harm."""
-        await self._coordination.transact((), (Write(key, value),))
+    async def tell(self, key: str, value: bytes, lease: int = 0) -> None:
+        """Write a key into etcd that no compare-and-swap depends on; with a `lease` it goes when that ends.
+        Raises CoordinationError; a second try overwrites, so an unknown outcome does no harm."""
+        await self._coordination.transact((), (Write(key, value, lease),))
+
+    @property
+    def lease(self) -> int:
+        """That of this instance's registration; 0 while it is not registered."""
+        registration = self._registration
+        return registration.lease if registration is not None and registration.held.is_set() else 0
 
     async def read(self, key: str) -> bytes | None:
         """What a key holds now, ahead of the watch. Raises CoordinationError."""

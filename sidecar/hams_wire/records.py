@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 WARMING = "warming/"
 DRAINED = "drained/"
+TIMELINESS = "timeliness/"
+PROFILES = "profiles/"
 RESTORED = "restored"
 """This key says, by being there, that states began from checkpoints of another run."""
 
@@ -58,6 +60,22 @@ class VersionRecord:
 
     epoch: int
     version: int
+
+
+@frozen
+class TimelinessRecord:
+    """How an instance has served by deadlines, as it told last: for people only. Counts are of the `window_s`
+    before that: requests of a frontend, units of an operator; `shed` are those that were answered instead of
+    being run. `policy`: the scheduling policy that the graph asks for, "" of a frontend; `failed`: why first
+    in, first out serves in its place, "" if it does not."""
+
+    of: str
+    window_s: float
+    on_time: int = 0
+    late: int = 0
+    shed: int = 0
+    policy: str = ""
+    failed: str = ""
 
 
 def prefix_of(graph_uid: str) -> str:
@@ -115,6 +133,16 @@ def version_key(graph_uid: str, operator: str) -> str:
     return f"{prefix_of(graph_uid)}versions/{operator}"
 
 
+def timeliness_key(graph_uid: str, instance: InstanceId) -> str:
+    """What an instance tells of how it serves by deadlines; it goes with its registration."""
+    return f"{prefix_of(graph_uid)}{TIMELINESS}{instance}"
+
+
+def profile_key(graph_uid: str, operator: str) -> str:
+    """What is learnt of an operator's times (`hams_schedule.stored`); empty: all of it shall be forgotten."""
+    return f"{prefix_of(graph_uid)}{PROFILES}{operator}"
+
+
 def _decoded(data: bytes, kind: type[T], what: str) -> T:
     """The record in `data`. Raises MalformedRecord, which says that it is not `what`."""
     try:
@@ -163,3 +191,13 @@ def encode_version(record: VersionRecord) -> bytes:
 def decode_version(data: bytes) -> VersionRecord:
     """The report of a durable version. Raises MalformedRecord."""
     return _decoded(data, VersionRecord, "a version")
+
+
+def encode_timeliness(record: TimelinessRecord) -> bytes:
+    """Bytes of what an instance tells of how it serves."""
+    return msgspec.json.encode(record)
+
+
+def decode_timeliness(data: bytes) -> TimelinessRecord:
+    """What an instance tells of how it serves. Raises MalformedRecord."""
+    return _decoded(data, TimelinessRecord, "how an instance serves")

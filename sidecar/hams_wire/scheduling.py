@@ -12,7 +12,9 @@ from hams_protocol.batching import Fifo, Scheduler, Timing
 from hams_protocol.graph import BatchPolicy, Operator, SchedulePolicy, WhenLate
 from hams_protocol.joins import Unit
 from hams_protocol.messages import Scalar
+from hams_schedule.calibration import Calibration, Forecast, forecast_of
 from hams_schedule.lawful import Lawful
+from hams_schedule.policies.base import measured_s
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
@@ -33,7 +35,11 @@ class PolicyQueue:
         self.shed = 0
         self.on_time = 0
         self.late_runs = 0
+        self.calibration = Calibration()
         self._running: dict[int, list[Unit]] = {}
+        self._since = 0.0
+        self._forecast: Forecast | None = None
+        self._forecast_due = False
 
     def _policy(self, batch: BatchPolicy) -> Policy[Unit]:
         sheds = batch.when_late is WhenLate.SHED
@@ -80,24 +86,34 @@ class PolicyQueue:
     def started(self, batch: int, units: list[Unit], now: float) -> None:
         """See `Scheduler`."""
         self._running = {batch: units}
+        self._since, self._forecast, self._forecast_due = now, None, self._classifies
         self._lawful.started(batch, units, now)
 
     def finished(self, batch: int, timing: Timing, now: float) -> None:
         """See `Scheduler`."""
-        for unit in self._running.pop(batch, ()) if timing.ok else ():
+        units = self._running.pop(batch, [])
+        for unit in units if timing.ok else ():
             if unit.due >= now:
                 self.on_time += 1
             else:
                 self.late_runs += 1
+        if self._forecast is not None and units:
+            self.calibration.add(self._forecast, units, timing, measured_s(timing), now)
+        self._forecast, self._forecast_due = None, False
         self._lawful.finished(batch, timing, now)
 
     def plan(self, now: float, budget_s: float) -> bool:
-        """See `Scheduler`."""
+        """See `Scheduler`. First, once for each batch, what is expected of the one that runs."""
+        if self._forecast_due:
+            self._forecast_due = False
+            units = next(iter(self._running.values()), [])
+            self._forecast = forecast_of(units, self._since, self.profiles)
         return self._lawful.plan(now, budget_s)
 
     def clear(self) -> None:
         """See `Scheduler`."""
         self._running = {}
+        self._forecast, self._forecast_due = None, False
         self._lawful.clear()
 
     def _classify(self, unit: Unit) -> None:

@@ -90,3 +90,25 @@ def test_a_policy_that_raises_is_replaced_said_and_nothing_is_lost():
     waiting._lawful.policy.take = raises  # type: ignore[method-assign]
     assert len(waiting.take(0.0)) == 3
     assert waiting.failed == "it raised ZeroDivisionError: a bug"
+
+
+def test_what_a_batch_takes_is_predicted_while_it_runs_and_compared_when_it_ends():
+    waiting = queue(max_rows=1, when_late=WhenLate.RUN)
+    for number in range(80):
+        waiting.add(unit(number, number + 9.0, app="chat"), float(number))
+        (one,) = waiting.take(float(number))
+        waiting.started(number, [one], float(number))
+        while waiting.plan(float(number), 0.001):
+            pass
+        waiting.finished(number, Timing(0.1, 0.1, True), number + 0.1)
+    calibration = waiting.calibration
+    assert 0 < calibration.batches < 80, "not before something was learnt"
+    assert calibration.predicted_s == pytest.approx(calibration.measured_s, rel=0.05)
+    assert calibration.on_time == calibration.batches
+    assert calibration.expected_on_time == pytest.approx(calibration.batches)
+    other = queue(policy=SchedulePolicy.DEADLINE)
+    other.add(unit(0, 9.0), 0.0)
+    other.started(0, other.take(0.0), 0.0)
+    assert not other.plan(0.0, 0.001)
+    other.finished(0, Timing(0.1, 0.1, True), 0.1)
+    assert other.calibration.batches == 0

@@ -1,5 +1,7 @@
 """A run as a table for people: conditions, then one line per instance."""
 
+import math
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,10 +21,10 @@ _COLOURS = {
 def table(status: GraphStatus, *, hint: str = "") -> RenderableType:
     """The whole picture."""
     rows = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-    for heading in ("OPERATOR", "ROLE", "EPOCH", "VERSION", "INSTANCE", "PROXY", "MODEL"):
+    for heading in ("OPERATOR", "ROLE", "EPOCH", "VERSION", "ON TIME", "INSTANCE", "PROXY", "MODEL"):
         rows.add_column(
             heading,
-            justify="right" if heading in ("EPOCH", "VERSION", "PROXY", "MODEL") else "left",
+            justify="left" if heading in ("OPERATOR", "ROLE", "INSTANCE") else "right",
             no_wrap=True,
         )
     last = ""
@@ -33,6 +35,7 @@ def table(status: GraphStatus, *, hint: str = "") -> RenderableType:
             Text(_role(item), style=_COLOURS.get(item.role, "")),
             str(item.epoch) if item.epoch else "",
             "" if item.version is None else str(item.version),
+            _on_time(item),
             item.id,
             _pid(item.proxy_pid),
             _pid(item.model_pid) if item.operator else "",
@@ -56,6 +59,15 @@ def table(status: GraphStatus, *, hint: str = "") -> RenderableType:
                 style="bold yellow",
             )
         )
+    parts += [Text(f"\n{item.sentence()}", style="bold yellow") for item in status.replaced]
+    windows = [item.on_time.window_s for item in status.instances if item.on_time is not None]
+    if windows:
+        parts.append(
+            Text(
+                f"\nON TIME: answered within the deadline, of what was due in the last {max(windows):g} s",
+                style="dim",
+            )
+        )
     if status.metrics:
         parts.append(Text(f"\nmetrics of all processes: {status.metrics}", style="dim"))
     parts += [Text(f"\n{warning}", style="bold yellow") for warning in status.warnings]
@@ -76,6 +88,11 @@ def _headline(status: GraphStatus) -> Text:
         text.append("yes" if good else "no", style="bold green" if good else "bold yellow")
         text.append("   " if good else f" ({item.message})   ")
     return text
+
+
+def _on_time(item: InstanceStatus) -> str:
+    """Rounded down: 100 % is all of it."""
+    return "-" if item.on_time is None else f"{math.floor(1000 * item.on_time.share) / 10:g} %"
 
 
 def _role(item: InstanceStatus) -> str:

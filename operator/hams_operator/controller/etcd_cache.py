@@ -31,6 +31,10 @@ from hams_wire.errors import CoordinationError, NotApplied, Unknown
 etcd_polls_vain = 2
 """etcd is away after so many looks in a row that find its watch silent and get no answer."""
 
+timeliness_news_s = 30.0
+"""How a graph's instances serve by deadlines is a reason to look at the graph this often: they tell it every
+few seconds."""
+
 etcd_clear_keys = 100
 """Keys removed in one transaction."""
 
@@ -43,8 +47,8 @@ ROOT = "/hams/v1/"
 @dataclass(slots=True)
 class Known:
     """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was
-    told of each set, for people; `succession` and what follows it: of a change of its shape, or of its end
-    (`hams_wire.succession`)."""
+    told of each set, for people; `timeliness`: what each instance told of how it serves by deadlines;
+    `succession` and what follows it: of a change of its shape, or of its end (`hams_wire.succession`)."""
 
     topology: Topology = field(default_factory=Topology)
     topology_revision: int = ABSENT
@@ -53,6 +57,7 @@ class Known:
     spec_revision: int = ABSENT
     failovers: dict[str, records.FailoverRecord] = field(default_factory=dict)
     versions: dict[str, records.VersionRecord] = field(default_factory=dict)
+    timeliness: dict[InstanceId, records.TimelinessRecord] = field(default_factory=dict)
     succession: Succession | None = None
     succession_revision: int = ABSENT
     follows: Follows | None = None
@@ -61,6 +66,11 @@ class Known:
     waiting: dict[InstanceId, str] = field(default_factory=dict)
     taken: dict[InstanceId, TakenOver] = field(default_factory=dict)
     ended: bool = False
+
+    @property
+    def failed_policies(self) -> dict[InstanceId, str]:
+        """Why scheduling policies were replaced, by instance."""
+        return {name: record.failed for name, record in self.timeliness.items() if record.failed}
 
     @property
     def has_run(self) -> bool:
@@ -74,6 +84,7 @@ class Known:
             registered=dict(self.registered),
             failovers=dict(self.failovers),
             versions=dict(self.versions),
+            timeliness=dict(self.timeliness),
             quiet=dict(self.quiet),
             waiting=dict(self.waiting),
             taken=dict(self.taken),
@@ -89,6 +100,8 @@ class EtcdCache:
         self._coordination = coordination
         self._changed = changed
         self._known: dict[str, Known] = {}
+        self._in_a_while: set[str] = set()
+        """Graphs that are looked at soon, for what their instances say of deadlines."""
 
     def of(self, graph_uid: str) -> Known:
         """What is known of a graph."""
@@ -128,9 +141,7 @@ class EtcdCache:
                 async for event in watch:
                     if isinstance(event, Put):
                         if not self._knows(event.entry):
-                            self._changed(
-                                self._put(event.entry.key, event.entry.value, event.entry.mod_revision)
-                            )
+                            self._note(event.entry)
                     elif isinstance(event, Deleted):
                         self._changed(self._drop(event.key))
                     elif isinstance(event, Restored):
@@ -174,6 +185,22 @@ class EtcdCache:
         known = self._known.get(uid)
         return name == "spec" and known is not None and known.spec_revision == entry.mod_revision
 
+    def _note(self, entry: KeyValue) -> None:
+        """A key was written: a reason to look at its graph, now or in a while."""
+        uid, _, name = entry.key.removeprefix(ROOT).partition("/")
+        failed = self.of(uid).failed_policies
+        self._put(entry.key, entry.value, entry.mod_revision)
+        often = name.startswith((records.TIMELINESS, records.PROFILES))
+        if not often or self.of(uid).failed_policies != failed:
+            self._changed(uid)
+        elif name.startswith(records.TIMELINESS) and uid not in self._in_a_while:
+            self._in_a_while.add(uid)
+            asyncio.get_running_loop().call_later(timeliness_news_s, self._now, uid)
+
+    def _now(self, uid: str) -> None:
+        self._in_a_while.discard(uid)
+        self._changed(uid)
+
     def _put(self, key: str, value: bytes, revision: int) -> str:
         uid, _, name = key.removeprefix(ROOT).partition("/")
         known = self._known.setdefault(uid, Known())
@@ -189,6 +216,9 @@ class EtcdCache:
                 known.failovers[name.removeprefix("failovers/")] = records.decode_failover(value)
             elif name.startswith("versions/"):
                 known.versions[name.removeprefix("versions/")] = records.decode_version(value)
+            elif name.startswith(records.TIMELINESS):
+                instance = name.removeprefix(records.TIMELINESS)
+                known.timeliness[instance] = records.decode_timeliness(value)
             elif name == succession.SUCCESSION:
                 known.succession, known.succession_revision = succession.decode_succession(value), revision
             elif name == succession.FOLLOWS:
@@ -218,6 +248,8 @@ class EtcdCache:
             known.failovers.pop(name.removeprefix("failovers/"), None)
         elif name.startswith("versions/"):
             known.versions.pop(name.removeprefix("versions/"), None)
+        elif name.startswith(records.TIMELINESS):
+            known.timeliness.pop(name.removeprefix(records.TIMELINESS), None)
         elif name == succession.SUCCESSION:
             known.succession, known.succession_revision = None, ABSENT
         elif name == succession.FOLLOWS:

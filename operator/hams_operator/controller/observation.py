@@ -16,7 +16,7 @@ from hams_operator.plan.change import Decision
 from hams_operator.plan.difference import is_ours, key_of
 from hams_operator.plan.names import INCARNATION, OPERATOR, ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod
-from hams_operator.plan.status import FailoverReport, KnownGraph, answers
+from hams_operator.plan.status import FailoverReport, KnownGraph, TimelinessReport, answers
 from hams_protocol.succession.decision import Step
 from hams_protocol.succession.records import Phase
 
@@ -95,6 +95,12 @@ class Observation:
                 for name, item in known.failovers.items()
             },
             versions={name: (item.epoch, item.version) for name, item in known.versions.items()},
+            timeliness={
+                name: TimelinessReport(
+                    item.of, item.on_time, item.on_time + item.late + item.shed, item.policy, item.failed
+                )
+                for name, item in known.timeliness.items()
+            },
         )
 
     def _said_of_deployments(self, place: GraphRef, what: str) -> dict[str, str]:

@@ -63,8 +63,34 @@ def awaited(conditions: Iterable[Condition]) -> Condition | None:
     )
 
 
+class OnTime(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The share (0 to 1) of what ended in the last `window_s` that was in time: requests of a frontend, units
+    of an operator with a scheduling policy. `of`: how many there were, `shed`: how many of them were answered
+    instead of being run; 0 where only the share is known."""
+
+    share: float
+    window_s: float
+    of: int = 0
+    shed: int = 0
+
+
+class PolicyReplaced(msgspec.Struct, frozen=True, rename="camel"):
+    """A scheduling policy that failed or broke a law: first in, first out serves in its place there."""
+
+    operator: str
+    instance: str
+    policy: str
+    why: str
+
+    def sentence(self) -> str:
+        """For people."""
+        where = f" on {self.instance}" if self.instance else ""
+        return f"Fifo serves {self.operator} in place of {self.policy}, which failed{where}: {self.why}"
+
+
 class InstanceStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """One living instance (api.md, section 4). `operator` is None for frontends and managers."""
+    """One living instance (api.md, section 4). `operator` is None for frontends and managers; `on_time` for
+    who counts no deadlines, or has not had any."""
 
     id: str
     operator: str | None
@@ -74,6 +100,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, rename="camel"):
     version: int | None
     proxy_pid: int | None
     model_pid: int | None
+    on_time: OnTime | None = None
 
 
 class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
@@ -127,16 +154,22 @@ class View(msgspec.Struct, frozen=True):
     instances: tuple[InstanceStatus, ...]
     failures: tuple[FailureInfo, ...] = ()
     losses: tuple[StateLoss, ...] = ()
+    replaced: tuple[PolicyReplaced, ...] = ()
 
     def is_true(self, condition: str) -> bool:
         """Whether a condition holds."""
         return any(item.type == condition and item.status == "True" for item in self.conditions)
 
 
-class GraphStatus(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
+class GraphStatus(
+    msgspec.Struct,
+    frozen=True,
+    rename={"failures": "lastFailureInfo", "replaced": "policiesReplaced"},
+    omit_defaults=True,
+):
     """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a process is in
-    a crash loop, `losses` only if a state was lost and began again, `warnings` only if the machine lacks
-    something, such as room on a disk."""
+    a crash loop, `losses` only if a state was lost and began again, `policiesReplaced` only if a scheduling
+    policy was, `warnings` only if the machine lacks something, such as room on a disk."""
 
     graph: str
     url: str
@@ -148,6 +181,7 @@ class GraphStatus(msgspec.Struct, frozen=True, rename={"failures": "lastFailureI
     losses: tuple[StateLoss, ...] = ()
     warnings: tuple[str, ...] = ()
     metrics: str = ""
+    replaced: tuple[PolicyReplaced, ...] = ()
 
 
 class Pids(msgspec.Struct, frozen=True):
@@ -216,6 +250,7 @@ class Observer:
         self._read_once = False
         self._topology = Topology()
         self._members: dict[InstanceId, records.MemberRecord] = {}
+        self._timeliness: dict[InstanceId, records.TimelinessRecord] = {}
         self._answers: dict[InstanceId, ProbeAnswer] = {}
         self._waiting: dict[InstanceId, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
@@ -288,11 +323,13 @@ class Observer:
         ]
         leader = min(managers, default=None)
         instances = tuple(
-            _instance(name, pids, topology, answers.get(name), name == leader)
+            _instance(name, pids, topology, answers.get(name), name == leader, self._timeliness.get(name))
             for name, pids in living.items()
         )
         conditions = self._conditions(topology, answers, failures, away)
-        return View(topology.generation, conditions, instances, failures, losses_of(self._graph, topology))
+        losses = losses_of(self._graph, topology)
+        replaced = replaced_in({name: self._timeliness[name] for name in living if name in self._timeliness})
+        return View(topology.generation, conditions, instances, failures, losses, replaced)
 
     async def allow_restart(self, name: str) -> str:
         """A person has decided that a lost state shall begin again; why not, if it cannot. Raises
@@ -320,6 +357,7 @@ class Observer:
                 raise
             return str(error) or f"no answer for {status_etcd_s:g} s"
         self._topology, self._members, _ = self._decoded(snapshot)
+        self._timeliness = timeliness_in(snapshot, records.prefix_of(self._uid))
         self._read_once = True
         return ""
 
@@ -399,6 +437,35 @@ def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], aw
     return InstancesSeen(serves, answers.__contains__, warm, away)
 
 
+def timeliness_in(snapshot: Snapshot, prefix: str) -> dict[InstanceId, records.TimelinessRecord]:
+    """What instances have told of how they serve by deadlines; what cannot be read is not told."""
+    told: dict[InstanceId, records.TimelinessRecord] = {}
+    for entry in snapshot.entries:
+        name = entry.key.removeprefix(prefix)
+        if name.startswith(records.TIMELINESS):
+            with contextlib.suppress(records.MalformedRecord):
+                told[name.removeprefix(records.TIMELINESS)] = records.decode_timeliness(entry.value)
+    return told
+
+
+def on_time_of(told: Collection[records.TimelinessRecord]) -> OnTime | None:
+    """What the records say together; None: there was nothing to do by a deadline."""
+    total = sum(record.on_time + record.late + record.shed for record in told)
+    if not total:
+        return None
+    on_time, shed = sum(record.on_time for record in told), sum(record.shed for record in told)
+    return OnTime(on_time / total, max(record.window_s for record in told), total, shed)
+
+
+def replaced_in(told: Mapping[InstanceId, records.TimelinessRecord]) -> tuple[PolicyReplaced, ...]:
+    """The scheduling policies that were replaced."""
+    return tuple(
+        PolicyReplaced(record.of, name, record.policy, record.failed)
+        for name, record in sorted(told.items())
+        if record.failed
+    )
+
+
 def losses_of(graph: Graph, topology: Topology) -> tuple[StateLoss, ...]:
     """States that were lost and began again."""
     return tuple(
@@ -430,14 +497,20 @@ def _serves(answer: ProbeAnswer | None, name: str, epoch: int) -> bool:
 
 
 def _instance(
-    name: InstanceId, pids: Pids, topology: Topology, answer: ProbeAnswer | None, leader: bool
+    name: InstanceId,
+    pids: Pids,
+    topology: Topology,
+    answer: ProbeAnswer | None,
+    leader: bool,
+    told: records.TimelinessRecord | None,
 ) -> InstanceStatus:
     """What an instance says of itself; of a silent one (paused, starting) what the topology says."""
+    on_time = None if told is None else on_time_of((told,))
     if pids.of == MANAGER:
         return InstanceStatus(name, None, "manager", leader, 0, None, pids.proxy, None)
     if pids.of == FRONTEND:
         epoch = max((item.epoch for item in topology.sets if item.primary == name), default=0)
-        return InstanceStatus(name, None, "frontend", False, epoch, None, pids.proxy, None)
+        return InstanceStatus(name, None, "frontend", False, epoch, None, pids.proxy, None, on_time)
     report = (
         next((role for role in answer.roles if role.name == pids.of), None) if answer is not None else None
     )
@@ -445,7 +518,9 @@ def _instance(
         report = _presumed(name, pids.of, topology)
     version = report.version if report.version >= 0 else None
     model = pids.model if alive(pids.model) else None
-    return InstanceStatus(name, pids.of, report.role, False, report.epoch, version, pids.proxy, model)
+    return InstanceStatus(
+        name, pids.of, report.role, False, report.epoch, version, pids.proxy, model, on_time
+    )
 
 
 def _presumed(name: InstanceId, op: str, topology: Topology) -> RoleReport:

@@ -256,6 +256,7 @@ class Supervisor(Instances):
             view.losses,
             self._warnings(),
             self._metrics.url,
+            view.replaced,
         )
 
     def _sources(self) -> list[Source]:

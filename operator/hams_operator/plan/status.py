@@ -17,7 +17,7 @@ from functools import cached_property
 
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
-from hams_protocol.graph import Graph
+from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_protocol.wholeness import (
@@ -59,6 +59,18 @@ class FailoverReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelinessReport:
+    """What an instance has told of how it serves by deadlines: in time, of so many in the last minute.
+    `policy`: its scheduling policy, "" of a frontend; `failed`: why that was replaced by Fifo, or ""."""
+
+    of: str
+    on_time: int
+    total: int
+    policy: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KnownGraph:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd
     cannot be read, or "": then topology and registrations are what they last were. `refused`: why another
@@ -68,7 +80,8 @@ class KnownGraph:
     is replacing. `addressed`: whether the Service that `status.url` names is there, and of this graph; all
     incarnations have the same. `refusals`: of operators, frontend or manager, why Kubernetes makes no more
     pods of them; `warnings`: of pods, by name, what their newest Event warns of, where containers are not
-    made. `failovers`, `versions` (epoch, version): what managers and primaries have told, by operator."""
+    made. `failovers`, `versions` (epoch, version): what managers and primaries have told, by operator;
+    `timeliness`: what instances have told of deadlines."""
 
     topology: Topology = field(default_factory=Topology)
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
@@ -84,6 +97,7 @@ class KnownGraph:
     warnings: Mapping[str, str] = field(default_factory=dict)
     failovers: Mapping[str, FailoverReport] = field(default_factory=dict)
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    timeliness: Mapping[InstanceId, TimelinessReport] = field(default_factory=dict)
 
 
 def status_of(
@@ -108,7 +122,7 @@ def status_of(
         "observedGeneration": observed,
         "generation": world.topology.generation,
         "url": place.url,
-        "message": held_up[1] if held_up else missing[1] if missing else "serving",
+        "message": held_up[1] if held_up else missing[1] if missing else seen.serving_message(operators),
         "replicas": sum(1 for pod in seen.pods if pod.of == FRONTEND_ROLE and not pod.deleting),
         "selector": f"{GRAPH}={place.name},{ROLE}={FRONTEND_ROLE}",
         "inSync": seen.in_sync(),
@@ -121,6 +135,9 @@ def status_of(
         ],
         "operators": operators,
     }
+    on_time = seen.on_time_percent(FRONTEND)
+    if on_time is not None:
+        status["onTimePercent"] = on_time
     if failovers:
         status["lastFailoverTime"] = max(failovers)
     if failure is not None:
@@ -318,7 +335,35 @@ class _Seen:
             entry["active"] = [slot.instance or "" for slot in slots]
             entry["epoch"] = max((slot.epoch for slot in slots), default=0)
         entry["standbys"] = self.standbys(name)
+        on_time = self.on_time_percent(name)
+        if on_time is not None:
+            entry["onTimePercent"] = on_time
+        failed = [item for item in self.timeliness(name) if item.failed]
+        if failed:
+            entry["policyReplaced"] = {"policy": failed[0].policy, "reason": failed[0].failed[:1024]}
         return entry
+
+    def timeliness(self, of: str) -> list[TimelinessReport]:
+        """What registered instances of an operator, or frontends, have told of deadlines, by their ids."""
+        told = sorted(self.world.timeliness.items())
+        return [item for name, item in told if item.of == of and name in self.world.registered]
+
+    def on_time_percent(self, of: str) -> int | None:
+        """How much of the last minute was in time, rounded down; None: nothing was to be done by a
+        deadline."""
+        told = self.timeliness(of)
+        total = sum(item.total for item in told)
+        return 100 * sum(item.on_time for item in told) // total if total else None
+
+    def serving_message(self, operators: list[Json]) -> str:
+        """What there is to say of a graph that lacks nothing."""
+        replaced = [
+            f"Fifo serves {item['name']} in place of {item['policyReplaced']['policy']}: "
+            f"{item['policyReplaced']['reason']}"
+            for item in operators
+            if "policyReplaced" in item
+        ]
+        return "; ".join(["serving", *replaced])
 
     def version(self, item: ReplicaSet) -> int | None:
         """The newest durable version that was told: by the primary of this epoch, or by the commit that began

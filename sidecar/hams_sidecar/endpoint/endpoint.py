@@ -25,6 +25,7 @@ from hams_sidecar.endpoint.errors import StartFailed
 from hams_sidecar.endpoint.grpc_service import HealthService, InferenceService, make_server
 from hams_sidecar.endpoint.rest import InferRoute
 from hams_sidecar.endpoint.serving import Serving
+from hams_sidecar.endpoint.tally import RequestTally
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import InferencePort
 from hams_sidecar.metrics import Metrics
@@ -121,6 +122,11 @@ class Endpoint:
     def open_requests(self) -> int:
         """Inference requests that are being served now."""
         return self._serving.open_requests
+
+    @property
+    def tally(self) -> RequestTally:
+        """What has been answered so far."""
+        return self._serving.tally
 
 
 class _HttpServer(uvicorn.Server):

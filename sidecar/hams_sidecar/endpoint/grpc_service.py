@@ -109,6 +109,10 @@ class InferenceService:
             except RequestRefused as error:
                 answer = refused(error)
             code, sent = (answer.code.name, 0) if isinstance(answer, Refusal) else ("OK", len(answer))
+        except asyncio.CancelledError:
+            if left_s(context) <= 0:  # its client's deadline, and not a client that went away
+                code = "DEADLINE_EXCEEDED"
+            raise
         except Exception:
             code = "INTERNAL"
             raise

@@ -65,7 +65,7 @@ class Serving:
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
         self.bodies = Bodies()
         self.replies = UntakenReplies(self.held_bytes_max)
-        self._tally = RequestTally(metrics, ("http", "grpc"))
+        self.tally = RequestTally(metrics, ("http", "grpc"))
         self._waiting: dict[RequestDeadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,7 +108,7 @@ class Serving:
 
     def count(self, protocol: str, code: str, began: float, received: int, sent: int) -> None:
         """Note one answered request; `began` is a `perf_counter`."""
-        self._tally.add(protocol, code, perf_counter() - began, received, sent)
+        self.tally.add(protocol, code, perf_counter() - began, received, sent)
 
     def watch(self, waiting: RequestDeadline) -> None:
         """A request waits without a task: its deadline, which is the graph's, is watched here."""

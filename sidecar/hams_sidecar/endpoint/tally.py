@@ -9,6 +9,12 @@ from prometheus_client.registry import Collector
 
 from hams_sidecar.metrics import LATENCY_BUCKETS_S, Metrics
 
+ON_TIME_CODES = ("200", "OK")
+"""Codes of replies: none comes after its deadline, when the client has got its 504."""
+
+LATE_CODES = ("504", "DEADLINE_EXCEEDED")
+"""Codes of requests that were not answered by their deadline, or given up because of it."""
+
 
 class _Protocol:
     """What has been served over one protocol. `buckets` count by latency, the last one what is above all
@@ -42,6 +48,19 @@ class RequestTally(Collector):
         counts.received += received
         counts.sent += sent
 
+    @property
+    def on_time(self) -> int:
+        """Requests that were answered within their deadline."""
+        return self._of(ON_TIME_CODES)
+
+    @property
+    def late(self) -> int:
+        """Requests that were not, or that an operator gave up. Refusals and errors are neither."""
+        return self._of(LATE_CODES)
+
+    def _of(self, codes: tuple[str, ...]) -> int:
+        return sum([count for (_, code), count in self._codes.items() if code in codes])
+
     def collect(self) -> Iterable[Metric]:
         """The metrics of this moment."""
         requests = CounterMetricFamily(
@@ -50,6 +69,11 @@ class RequestTally(Collector):
         for labels, count in self._codes.items():
             requests.add_metric(labels, count)
         yield requests
+        for name, what, count in (
+            ("on_time", "Requests answered within their deadline.", self.on_time),
+            ("late", "Requests not answered within their deadline.", self.late),
+        ):
+            yield CounterMetricFamily(self._name(name), what, value=count)
         seconds = HistogramMetricFamily(
             self._name("request_duration_seconds"),
             "From the complete request to its answer handed to the socket.",

@@ -92,6 +92,7 @@ def check_status_of_first(status):
         "version",
         "proxyPid",
         "modelPid",
+        "onTime",
     }
     roles = sorted((item["operator"] or "", item["role"]) for item in status["instances"])
     assert roles == [("", "frontend")] * 2 + [("", "manager")] * 2 + [

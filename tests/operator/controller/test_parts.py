@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from hams_operator import limits
+from hams_operator.controller import mirror as mirror_module
 from hams_operator.controller.election import LEASE, Election, lease_s
 from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import NoIdentities, metrics_token
@@ -27,9 +28,10 @@ from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
 from hams_operator.controller.workers import Again, Workers
 from hams_operator.plan.names import Settings
+from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.memory import MemoryStore
-from hams_wire.coordination.port import Restored
+from hams_wire.coordination.port import KeyValue, Restored
 from hams_wire.exposition import exposition
 
 from .fakes import FakeKube
@@ -455,6 +457,40 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
         assert bool(cache.away) == cut
     checking.cancel()
     assert enqueued == ["", ""]
+
+
+async def test_who_tells_often_of_deadlines_is_a_reason_to_look_once_in_a_while_and_a_failed_policy_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mirror_module, "timeliness_news_s", 0.01)
+    client, told, turned = MemoryStore().client(), list[str](), asyncio.Event()
+
+    def changed(uid: str) -> None:
+        told.append(uid)
+        turned.set()
+
+    mirror = Mirror(client, changed)
+
+    def note(name: str, value: bytes) -> None:
+        mirror._note(KeyValue(f"/hams/v1/u/{name}", value, 1, 1))
+
+    def tell(record: records.TimelinessRecord) -> None:
+        note("timeliness/b-1", records.encode_timeliness(record))
+
+    note("spec", b"{}")
+    assert told == ["u"]
+    told.clear()
+    for count in range(5):
+        tell(records.TimelinessRecord("b", 60.0, count))
+        note("profiles/b", b"whatever")
+    assert told == []
+    turned.clear()
+    async with asyncio.timeout(5):
+        await turned.wait()
+    assert told == ["u"]
+    tell(records.TimelinessRecord("b", 60.0, 9, failed="it raised"))
+    assert told == ["u", "u"]
+    assert mirror.of("u").failed_policies == {"b-1": "it raised"}
 
 
 async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_looked_at() -> None:

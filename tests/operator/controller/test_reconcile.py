@@ -254,6 +254,32 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
     assert "reexecuted" not in failover  # whoever knows is dead
 
 
+async def test_what_instances_tell_of_deadlines_and_of_a_policy_that_failed_is_in_the_status() -> None:
+    scene = Scene()
+    await scene.serving()
+    assert "onTimePercent" not in of_operator(scene, "count")
+
+    def tell(instance: str, record: records.TimelinessRecord) -> None:
+        scene.write(records.timeliness_key(UID, instance), records.encode_timeliness(record))
+
+    tell("pair-count-1-aa", records.TimelinessRecord("count", 60.0, 199, 1, 0, "Distribution"))
+    tell("nobody", records.TimelinessRecord("count", 60.0, 0, 500, 0, "Distribution"))
+    await scene.look()
+    assert of_operator(scene, "count")["onTimePercent"] == 99
+    assert "policyReplaced" not in of_operator(scene, "count")
+    assert scene.graph["status"]["message"] == "serving"
+    failed = records.TimelinessRecord("count", 60.0, 0, 0, 0, "Distribution", "it raised KeyError: 3")
+    tell("pair-count-1-aa", failed)
+    await scene.look()
+    of_count = of_operator(scene, "count")
+    assert "onTimePercent" not in of_count
+    assert of_count["policyReplaced"] == {"policy": "Distribution", "reason": "it raised KeyError: 3"}
+    assert (
+        scene.graph["status"]["message"]
+        == "serving; Fifo serves count in place of Distribution: it raised KeyError: 3"
+    )
+
+
 async def test_a_lost_state_begins_again_when_a_person_says_so_for_this_loss() -> None:
     scene = Scene()
     await scene.serving()

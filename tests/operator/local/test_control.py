@@ -119,6 +119,7 @@ def test_the_status_has_the_promised_names_and_failures_only_where_there_are_som
             "version": 7,
             "proxyPid": 11,
             "modelPid": 12,
+            "onTime": None,
         },
     )
     looping = msgspec.to_builtins(

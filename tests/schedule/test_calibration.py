@@ -1,0 +1,58 @@
+"""Predictions against what was measured: of a law that is known the two agree."""
+
+import math
+import random
+
+import pytest
+
+from hams_schedule.calibration import Calibration, forecast_of
+from hams_schedule.profile import Profiles
+
+from .kit import LONG_S, SHORT_S, Took, Work, profiles, time_of
+
+
+def test_what_is_predicted_of_a_learnt_law_is_what_is_measured() -> None:
+    learnt, drawn = profiles(), random.Random(5)
+    calibration = Calibration()
+    classes = [learnt.classes.class_of(app, math.nan) for app in ("short", "long")]
+    for number in range(600):
+        rows = drawn.choice((1, 2, 3, 4))
+        units = [Work(due=number + drawn.uniform(0.01, 0.25), cls=drawn.choice(classes)) for _ in range(rows)]
+        means = [(SHORT_S, LONG_S)[classes.index(unit.cls)] for unit in units]
+        took = time_of(max(drawn.gauss(mean, mean / 10) for mean in means), rows)
+        forecast = forecast_of(units, float(number), learnt)
+        assert forecast is not None
+        calibration.add(forecast, units, Took(took), took, number + took)
+    assert calibration.batches == 600
+    assert calibration.predicted_s == pytest.approx(calibration.measured_s, rel=0.03)
+    assert calibration.expected_on_time / calibration.units == pytest.approx(
+        calibration.on_time / calibration.units, abs=0.03
+    )
+    assert 0.0 < calibration.error_s < 0.2 * calibration.measured_s
+
+
+def test_units_without_a_deadline_are_neither_expected_nor_counted_in_time() -> None:
+    learnt, calibration = profiles(), Calibration()
+    units = [Work(), Work(due=9.0)]
+    forecast = forecast_of(units, 0.0, learnt)
+    assert forecast is not None
+    assert forecast.on_time == pytest.approx(1.0, abs=0.01)
+    calibration.add(forecast, units, Took(0.1), 0.1, 0.1)
+    assert (calibration.units, calibration.on_time) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("timing", "measured_s"), [(Took(0.1, ok=False), 0.1), (Took(0.0), 0.0), (Took(1.0), math.inf)]
+)
+def test_a_batch_that_failed_or_that_no_clock_has_measured_is_not_counted(
+    timing: Took, measured_s: float
+) -> None:
+    calibration, units = Calibration(), [Work(due=9.0)]
+    forecast = forecast_of(units, 0.0, profiles())
+    assert forecast is not None
+    calibration.add(forecast, units, timing, measured_s, 1.0)
+    assert (calibration.batches, calibration.units) == (0, 0)
+
+
+def test_nothing_is_predicted_before_anything_is_learnt() -> None:
+    assert forecast_of([Work()], 0.0, Profiles()) is None
