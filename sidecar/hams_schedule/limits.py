@@ -64,6 +64,9 @@ profile_inflated_bytes_max = 262_144
 time_max_s = 86_400.0
 """A longer time of a batch is a broken clock: it is ignored and counted."""
 
+time_min_s = 1e-7
+"""A stored profile whose shortest time is less is nonsense."""
+
 rows_max = 65_536
 """Rows of a batch whose time is learnt from."""
 

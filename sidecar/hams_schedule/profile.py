@@ -75,15 +75,23 @@ class Profiles:
     def __init__(self, memory_s: float = 0.0, prior_p99_s: float = 0.0) -> None:
         self.memory_s = memory_s
         self.prior_p99_s = prior_p99_s
+        self.revision = 0
+        self.ignored = 0
+        self.resets = 0
+        self._begin()
+
+    def forget(self) -> None:
+        """Know nothing any more. What was ignored and reset stays counted."""
+        self.revision += 1
+        self._begin()
+
+    def _begin(self) -> None:
         self.classes = Classes()
         self.times = BatchTimes()
         self.laws: dict[int, ClassProfile] = {}
         self.records: deque[Record] = deque(maxlen=records_max)
         self.grid: Grid | None = None
-        self.revision = 0
         self.samples = 0
-        self.ignored = 0
-        self.resets = 0
         self.longest_s = 0.0
         self._early: list[tuple[int, float]] = []
         self._fresh = 0

@@ -23,6 +23,7 @@ from hams_schedule.limits import (
     rows_max,
     sizes_max,
     time_max_s,
+    time_min_s,
 )
 from hams_schedule.profile import ClassProfile, Profiles
 from hams_schedule.shapes import Grid
@@ -33,44 +34,61 @@ FOREIGN_SAMPLES: Final = 20.0
 """Weight of a class whose profile was learnt on another model, configuration or machine."""
 WEIGHT_MAX: Final = 1e9
 """A larger count of samples is nonsense."""
+ROUNDING: Final = 1.0 + 1e-6
+"""By how much a sum may be off."""
 
 
 class ProfileRefused(ValueError):
     """Stored bytes are no profile: theirs, whoever wrote them. The text says what was expected and found."""
 
 
+class ProfileParts:
+    """What is stored of a profile: its laws, those with most samples first, and the rest of it."""
+
+    __slots__ = ("laws", "rest")
+
+    def __init__(self, rest: dict[str, object], laws: list[tuple[str, list[list[float]]]]) -> None:
+        self.rest = rest
+        self.laws = laws
+
+
 def dump(profiles: Profiles, identity: str) -> bytes:
-    """The profile, deflated. `identity` names what it holds for: model, configuration, machine.
+    """The profile, deflated. `identity` names what it holds for: model, configuration, machine."""
+    return packed(parts_of(profiles, identity))
+
+
+def packed(parts: ProfileParts) -> bytes:
+    """The parts of a profile, deflated: it changes nothing, so that any thread may do it.
 
     Classes with the fewest samples are left out if it would be more than `profile_bytes_max`.
     """
-    laws = sorted(profiles.laws.items(), key=_samples_of, reverse=True)[:classes_max]
+    laws = parts.laws
     while True:
-        data = zlib.compress(
-            json.dumps(_document(profiles, laws, identity), separators=(",", ":")).encode(), 9
-        )
+        text = json.dumps({**parts.rest, "laws": dict(laws)}, separators=(",", ":"))
+        data = zlib.compress(text.encode(), 9)
         if len(data) <= profile_bytes_max:
             return data
         laws = laws[: len(laws) // 2]
 
 
 def load(data: bytes, identity: str) -> Profiles:
-    """The profile in `data`. One of another identity is a prior: its classes weigh `FOREIGN_SAMPLES` each.
+    """The profile in `data`. One of another identity is a prior: its classes and sizes weigh
+    `FOREIGN_SAMPLES` each.
 
     Raises ProfileRefused.
     """
-    document = _inflated(data)
-    if document.get("format") != FORMAT:
-        raise ProfileRefused(f"expected a profile of format {FORMAT}, found {_shown(document.get('format'))}")
+    parts = _inflated(data)
+    if parts.get("format") != FORMAT:
+        raise ProfileRefused(f"expected a profile of format {FORMAT}, found {_shown(parts.get('format'))}")
     profiles = Profiles()
-    low, high = _numbers(document.get("grid"), "grid", 2)
-    if not 0.0 < low < high <= 100.0 * time_max_s:
-        raise ProfileRefused(f"grid: expected 0 < low < high, found {low} and {high}")
+    low, high = _numbers(parts.get("grid"), "grid", 2)
+    if not time_min_s <= low < high <= 100.0 * time_max_s:
+        raise ProfileRefused(f"grid: expected {time_min_s:g} <= low < high, found {low} and {high}")
     profiles.grid = Grid(low, high)
-    _read_apps(profiles, document.get("apps"))
-    weight = None if document.get("identity") == identity else FOREIGN_SAMPLES
-    _read_laws(profiles, document.get("laws"), weight)
-    _read_sizes(profiles, document.get("sizes"))
+    _read_apps(profiles, parts.get("apps"))
+    weight = None if parts.get("identity") == identity else FOREIGN_SAMPLES
+    _read_laws(profiles, parts.get("laws"), weight)
+    _read_sizes(profiles, parts.get("sizes"), weight)
     profiles.settle()
     return profiles
 
@@ -116,22 +134,26 @@ def _add_law(profiles: Profiles, other: Profiles, ours: int, theirs: int) -> Non
     profiles.samples += int(share * total)
 
 
-def _document(profiles: Profiles, laws: list[tuple[int, ClassProfile]], identity: str) -> dict[str, object]:
+def parts_of(profiles: Profiles, identity: str) -> ProfileParts:
+    """A copy of what is stored of a profile."""
     grid = profiles.grid or Grid(1e-4, 1e2)
-    return {
+    laws = sorted(profiles.laws.items(), key=_samples_of, reverse=True)[:classes_max]
+    rest: dict[str, object] = {
         "format": FORMAT,
         "identity": identity,
         "grid": [grid.low, grid.high],
         "apps": {name: [app.slot, *app.edges] for name, app in profiles.classes.apps.items()},
-        "laws": {
-            str(cls): [[cell, round(count, 2)] for cell, count in enumerate(law.counts()) if count >= 0.005]
-            for cls, law in laws
-        },
         "sizes": {
             str(rows): [sums.w, sums.wx, sums.wy, sums.wxx, sums.wxy]
             for rows, sums in profiles.times.recent.items()
         },
     }
+    return ProfileParts(rest, [(str(cls), _cells(law)) for cls, law in laws])
+
+
+def _cells(law: ClassProfile) -> list[list[float]]:
+    """Cell and count, where there is one."""
+    return [[cell, round(count, 2)] for cell, count in enumerate(law.counts()) if count >= 0.005]
 
 
 def _inflated(data: bytes) -> dict[str, object]:
@@ -182,15 +204,31 @@ def _read_laws(profiles: Profiles, value: object, weight: float | None) -> None:
             profiles.samples += int(scale * total)
 
 
-def _read_sizes(profiles: Profiles, value: object) -> None:
+def _read_sizes(profiles: Profiles, value: object, weight: float | None) -> None:
     for key, parts in _mapping(value, "sizes", sizes_max).items():
         rows = _whole(key, "sizes", min(rows_max, sizes_max))
         numbers = _numbers(parts, "sizes", 5)
-        if any(number < 0.0 for number in numbers) or numbers[0] > WEIGHT_MAX:
-            raise ProfileRefused(f"sizes: expected sums that are not negative, found {_shown(parts)}")
-        sums = Sums()
-        sums.w, sums.wx, sums.wy, sums.wxx, sums.wxy = numbers
-        profiles.times.recent[rows] = sums
+        if any(number < 0.0 for number in numbers) or numbers[0] > WEIGHT_MAX or not _are_times(*numbers):
+            raise ProfileRefused(
+                f"sizes: expected sums of times up to {time_max_s:g} s, found {_shown(parts)}"
+            )
+        w = numbers[0]
+        if w > 0.0:
+            sums, theirs = Sums(), Sums()
+            theirs.w, theirs.wx, theirs.wy, theirs.wxx, theirs.wxy = numbers
+            sums.absorb(theirs, 1.0 if weight is None else min(1.0, weight / w))
+            profiles.times.recent[rows] = sums
+
+
+def _are_times(w: float, wx: float, wy: float, wxx: float, wxy: float) -> bool:
+    """Whether these can be the weighted sums of times x, y, x^2 and xy: then no fit of them is endless."""
+    return (
+        w * time_min_s <= wx <= w * time_max_s
+        and wy <= w * time_max_s
+        and wxx <= w * time_max_s**2
+        and wx * wx <= w * wxx * ROUNDING
+        and wxy <= time_max_s * wx * ROUNDING
+    )
 
 
 def _mapping(value: object, where: str, items_max: int) -> dict[str, object]:

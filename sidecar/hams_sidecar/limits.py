@@ -25,6 +25,13 @@ version_report_s = 60.0
 """A primary writes the newest durable version of its state into etcd this often, if it has risen: what status
 shows is at most so old."""
 
+profile_report_s = 10.0
+"""What was learnt of an operator's times is written into etcd this often, if it has changed enough."""
+
+profile_news_share = 0.02
+profile_news_samples_max = 1024
+"""It has if so many of its samples are new, or a class was forgotten."""
+
 return_pause_s = 0.5
 """An instance that comes back with its state tries again to reach etcd after this long."""
 

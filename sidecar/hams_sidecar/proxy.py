@@ -28,6 +28,7 @@ from hams_sidecar.checkpoints import CheckpointWriter
 from hams_sidecar.lives import Sidecar
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
+from hams_sidecar.profile_store import ProfileStore
 from hams_sidecar.proxy_metrics import Work, samples
 from hams_sidecar.succession.takeover import Takeover, answer_state, takeover_of, unless
 from hams_sidecar.timeliness import ServedCounts, tell_timeliness
@@ -74,10 +75,12 @@ class Proxy(Sidecar):
         coordination: EtcdCoordination,
         certificates: Certificates | None,
         takeover: Takeover | None,
+        predecessor: str | None,
         asked: Asked,
     ) -> None:
         super().__init__(options, graph, coordination, certificates, asked)
         self._model = model
+        self._predecessor = predecessor
         self._takeover = takeover
         self.memory = Arena(
             arena_bytes(model.arena), path=model.arena, reserve_nbytes=limits.arena_reserve_bytes
@@ -86,6 +89,7 @@ class Proxy(Sidecar):
         self._work = Work()
         self._link = ModelLink(graph, model.operator, self.memory, self.memory, self._emit)
         self._writer = CheckpointWriter(graph, model.operator, self.memory, options.instance)
+        self._times = ProfileStore(options.graph_uid, graph.operators[model.operator])
         self._warming = Warming(coordination, options.graph_uid, model.operator, options.instance)
         self._ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()
         self._unheard: list[ModelEvent] = []
@@ -96,6 +100,7 @@ class Proxy(Sidecar):
         self._tasks = [
             asyncio.create_task(tell_version(lambda: self.node, uid, operator)),
             asyncio.create_task(tell_timeliness(lambda: self.node, served, uid, operator)),
+            asyncio.create_task(self._times.run(lambda: self.node)),
         ]
 
     async def close(self) -> None:
@@ -110,6 +115,8 @@ class Proxy(Sidecar):
 
     async def warm(self) -> bool:
         """Wait for the predecessor's state, or for a loaded model. False: it was asked to end first."""
+        if self._predecessor is not None:
+            await self._times.inherit(self.coordination, self._predecessor)
         if self._model.restore and await self._never_begun():
             self._restored = await self._writer.newest()
         # Only now: the newest checkpoint is read before the model can connect and be ready without it.
@@ -150,6 +157,7 @@ class Proxy(Sidecar):
     async def start(self, node: Node) -> None:
         """Register it, and tell it what the model has said meanwhile."""
         await node.start()
+        self._times.begin(node)
         self.node = node
         for event in self._unheard:
             node.feed(event)
@@ -252,6 +260,11 @@ class Proxy(Sidecar):
         if isinstance(queue, PolicyQueue) and queue.runs and queue.plan(node.now(), limits.plan_slice_s):
             asyncio.get_running_loop().call_soon(self._plan)
 
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
+        """See `Owner`."""
+        super().on_key_changed(name, value, revision)
+        self._times.on_key_changed(name, value)
+
     async def answer(self, visit: Visit) -> None:
         """See `Owner`."""
         await answer_state(visit, lambda: self.node, self._factory)
@@ -267,9 +280,11 @@ async def serve(options: Options, model: ModelOptions, asked: Asked) -> int:
             f'graph {options.graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}'
         )
     takeover = await takeover_of(coordination, options.graph_uid, operator, options.instance, certificates)
+    predecessor = None if takeover is None else takeover.follows.uid
     if takeover is not None and (operator not in takeover.follows.kept or takeover.follows.done):
         takeover = None
-    return await Proxy(options, model, graph, coordination, certificates, takeover, asked).run(model.drain_s)
+    proxy = Proxy(options, model, graph, coordination, certificates, takeover, predecessor, asked)
+    return await proxy.run(model.drain_s)
 
 
 async def tell_version(

@@ -53,6 +53,11 @@ class PolicyQueue:
         return self._lawful.failed
 
     @property
+    def learns(self) -> bool:
+        """Whether it learns laws of times in `profiles`."""
+        return self._classifies
+
+    @property
     def runs(self) -> bool:
         """Whether the model runs a batch."""
         return bool(self._running)

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hams_schedule.limits import profile_bytes_max
+from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
-from hams_schedule.stored import ProfileRefused, dump, load, merge
+from hams_schedule.stored import ProfileRefused, dump, load, merge, parts_of
+from hams_schedule.stored import packed as packed_parts
 
-from .kit import LONG_S, profiles
+from .kit import LONG_S, MAX_ROWS, Took, Work, profiles
 
 HERE = "models:Sleep 3f2a x86"
 
@@ -138,3 +140,109 @@ def test_whatever_a_member_is_a_profile_is_read_or_refused(member: str, value: o
 def test_whatever_bytes_come_a_profile_is_read_or_refused(data: bytes) -> None:
     with pytest.raises(ProfileRefused):
         load(data, HERE)
+
+
+MUTATED = 10_000
+VALUES: tuple[object, ...] = (
+    None, True, "", "x" * 70, -1, 0, 1, 2, 0.5, 1e-320, 1e-7, 1e9, 1e300, -1e300, 10**400, math.nan, math.inf,
+    [], {}, [0], [1e300] * 5, {"0": [[0, 1e9]]},
+)  # fmt: skip
+
+
+def mutated(value: object, draw: random.Random) -> object:
+    """The document with one of its values, however deep, changed, lost, repeated or renamed."""
+    if not isinstance(value, (dict, list)) or not value or draw.random() < 0.15:
+        changed = value * draw.choice((0.0, -1.0, 1e-9, 1e6, 1e200)) if type(value) is float else None
+        return draw.choice((*VALUES, changed))
+    if isinstance(value, list):
+        at = draw.randrange(len(value))
+        kind = draw.random()
+        if kind < 0.1:
+            return value[:at] + value[at + 1 :]
+        if kind < 0.2:
+            return value + value[at:]
+        return [*value[:at], mutated(value[at], draw), *value[at + 1 :]]
+    name = draw.choice(list(value))
+    rest = {other: item for other, item in value.items() if other != name}
+    kind = draw.random()
+    if kind < 0.05:
+        return rest
+    if kind < 0.1:
+        return rest | {draw.choice(("", "0", "128", "-1", "9" * 20, "short")): value[name]}
+    return rest | {name: mutated(value[name], draw)}
+
+
+def serves(learnt: Profiles) -> None:
+    """A policy that knows this serves a few requests."""
+    policy: Distribution[Work] = Distribution(MAX_ROWS, False, learnt)
+    for number in range(4):
+        policy.add(Work(due=0.5, cls=learnt.classify("long" if number % 2 else "x", math.nan)), 0.0)
+    left = 4
+    while left:
+        batch = policy.take(0.01)
+        assert batch
+        policy.started(left, batch, 0.01)
+        while policy.plan(0.01, 0.01):
+            pass
+        policy.finished(left, Took(0.02), 0.03)
+        left -= len(batch)
+
+
+def test_ten_thousand_mutated_profiles_are_refused_or_serve() -> None:
+    draw, plain, whole = random.Random(11), good(), dump(profiles(), HERE)
+    read = refused = 0
+    for number in range(MUTATED):
+        if number % 4:
+            data = packed(mutated(plain, draw))
+        else:
+            torn = bytearray(whole)
+            for _ in range(draw.randrange(1, 4)):
+                torn[draw.randrange(len(torn))] = draw.randrange(256)
+            data = bytes(torn[: draw.randrange(len(torn) + 1)] if number % 8 else torn)
+        try:
+            theirs = load(data, HERE)
+        except ProfileRefused:
+            refused += 1
+            continue
+        read += 1
+        learnt = Profiles()
+        merge(learnt, theirs)
+        assert all(math.isfinite(value) for rows in (1, 2, 5, 64) for value in learnt.times.law(rows))
+        for cls in learnt.laws:
+            assert 0.0 <= learnt.expected(((cls, 2),), 2) < math.inf or learnt.times.law(2)[0] < 0.0
+        if read % 8 == 0:
+            serves(learnt)
+    assert read > 500
+    assert refused > 5_000
+
+
+def test_sizes_of_another_model_weigh_as_little_as_its_classes() -> None:
+    read = load(dump(profiles(), "models:Other"), HERE)
+    assert 0.0 < max(sums.w for sums in read.times.recent.values()) <= 20.0
+
+
+def test_what_is_written_is_of_one_moment_whatever_is_learnt_meanwhile() -> None:
+    learnt = profiles()
+    parts = parts_of(learnt, HERE)
+    before = mean_of(load(packed_parts(parts), HERE), "long")
+    learnt.forget()
+    assert mean_of(load(packed_parts(parts), HERE), "long") == before
+    assert (learnt.samples, learnt.laws, learnt.cdfs()) == (0, {}, {})
+
+
+def test_what_is_forgotten_is_known_no_more_and_can_be_learnt_anew() -> None:
+    learnt = profiles()
+    policy: Distribution[Work] = Distribution(MAX_ROWS, False, learnt)
+    policy.add(Work(due=9.0), 0.0)
+    policy.started(1, policy.take(0.0), 0.0)
+    assert policy.tables is not None
+    revision = learnt.revision
+    learnt.forget()
+    policy.plan(0.0, 1.0)
+    assert policy.tables is None
+    assert learnt.revision > revision
+    merge(learnt, profiles(seed=3))
+    assert mean_of(learnt, "long") == pytest.approx(LONG_S, rel=0.1)
+    policy.finished(1, Took(0.02), 0.02)
+    policy.plan(0.02, 1.0)
+    assert policy.tables is not None

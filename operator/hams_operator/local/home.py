@@ -91,6 +91,7 @@ class GraphHome:
         self.folder = home() / graph
         self.logs = self.folder / "logs"
         self.earlier = self.folder / "earlier"
+        self.profiles = self.folder / "profiles"
         self._lock: int | None = None
 
     def last(self) -> RunFile | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hams_history import lines as history
+from hams_operator.local import learnt
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.etcd_keeper import keep
 from hams_operator.local.home import RunFile, own_birth, running
@@ -138,6 +139,7 @@ class Supervisor(Instances):
                 raise result
         assert self._coordination is not None, "opened above"
         await self._coordination.compare_and_swap(records.spec_key(self.uid), 0, spec.encode_spec(self.graph))
+        await learnt.bring(self._coordination, self.uid, self.home.profiles, self.graph.operators)
         if self.restore:
             await self._coordination.compare_and_swap(records.restored_key(self.uid), 0, b"")
         self._write_run()
@@ -204,6 +206,7 @@ class Supervisor(Instances):
         if self._observer is not None:
             await self._observer.close()
         if self._coordination is not None:
+            await learnt.save(self._coordination, self.uid, self.home.profiles, self.graph.operators)
             if self._etcd is None:
                 await self._clear_etcd(self._coordination)
             await self._coordination.close()

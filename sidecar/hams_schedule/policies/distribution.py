@@ -195,6 +195,9 @@ class Distribution(LatenessPolicy[U]):
                 profiles.settle()
             if profiles.cdfs():
                 self.tables = TimeTables(profiles, self.max_rows)
+        elif self.tables is not None:  # all was forgotten
+            self.tables = None
+            self._points = PointTimes(profiles.prior_p99_s)
 
     def _hopeless(self, now: float) -> list[Span[U]]:
         if self.tables is None:

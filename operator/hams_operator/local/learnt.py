@@ -1,0 +1,73 @@
+"""What a local run has learnt of its operators' times, from one run to the next: the etcd of a run ends with
+it, so what is stored there (`hams_sidecar.profile_store`) is kept in the graph's folder meanwhile.
+
+A hint: whatever goes wrong with it, the run goes on without.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+from hams_schedule.limits import profile_bytes_max
+from hams_wire import records
+from hams_wire.coordination.port import Coordination, Write
+from hams_wire.errors import CoordinationError
+
+log = logging.getLogger("hams.supervisor")
+
+learnt_etcd_s = 2.0
+"""The end of a run waits no longer than this for what was learnt."""
+
+SUFFIX = ".profile"
+
+
+async def bring(coordination: Coordination, graph_uid: str, folder: Path, operators: Collection[str]) -> None:
+    """Have etcd hold what the run before has learnt of these operators."""
+    for operator, data in _read(folder, operators).items():
+        try:
+            await coordination.transact((), (Write(records.profile_key(graph_uid, operator), data),))
+        except CoordinationError as error:
+            log.info("what the run before has learnt of %s is not used: %s", operator, error)
+
+
+async def save(coordination: Coordination, graph_uid: str, folder: Path, operators: Collection[str]) -> None:
+    """Keep what this run has learnt; what was forgotten is removed, and what is of other operators."""
+    prefix = records.profile_key(graph_uid, "")
+    try:
+        async with asyncio.timeout(learnt_etcd_s):
+            snapshot = await coordination.get_prefix(prefix)
+    except (CoordinationError, TimeoutError) as error:
+        log.info("what this run has learnt is not kept: %s", str(error) or "etcd does not answer")
+        return
+    values = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
+    try:
+        _write(folder, operators, values)
+    except OSError as error:
+        log.info("what this run has learnt is not kept: %s", error)
+
+
+def _read(folder: Path, operators: Collection[str]) -> dict[str, bytes]:
+    values: dict[str, bytes] = {}
+    for operator in operators:
+        try:
+            with (folder / f"{operator}{SUFFIX}").open("rb") as file:
+                values[operator] = file.read(profile_bytes_max)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.info("what the run before has learnt of %s is not used: %s", operator, error)
+    return values
+
+
+def _write(folder: Path, operators: Collection[str], values: dict[str, bytes]) -> None:
+    """Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob(f"*{SUFFIX}*"):
+        if path.stem not in operators or not values.get(path.stem, b"x"):
+            path.unlink()
+    for operator in operators:
+        if data := values.get(operator):
+            fresh = folder / f"{operator}{SUFFIX}.new"
+            fresh.write_bytes(data)
+            fresh.rename(folder / f"{operator}{SUFFIX}")

@@ -1,0 +1,175 @@
+"""What an operator's instances have learnt of its times, in etcd: whoever serves writes it now and then,
+whoever has learnt nothing yet reads it. So it outlives restarts and failovers.
+
+One key per operator, `profile_bytes_max` at most, the last writer wins. It is a hint: a policy may forget all
+of it at any time and serves on. So no compare-and-swap guards it, and it decides nothing between instances.
+What is read may be of anybody: bytes that are no profile are refused with a line in the log. An empty value
+is a person's word that all instances shall forget.
+"""
+
+import asyncio
+import hashlib
+import logging
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+from hams_protocol.graph import Operator
+from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateless import StatelessMachine
+from hams_schedule.profile import Profiles
+from hams_schedule.stored import ProfileRefused, load, merge, packed, parts_of
+from hams_sidecar import limits
+from hams_wire import records
+from hams_wire.coordination.port import Coordination
+from hams_wire.errors import CoordinationError
+from hams_wire.node import Node
+from hams_wire.scheduling import PolicyQueue
+
+log = logging.getLogger("hams.proxy")
+
+FORGET = b""
+"""The value of the key by which a person lets all instances forget."""
+
+
+class ProfileStore:
+    """The stored profile of one operator, and the one that the present instance learns."""
+
+    def __init__(self, graph_uid: str, operator: Operator) -> None:
+        self._uid = graph_uid
+        self._operator = operator.name
+        self._identity = identity_of(operator)
+        self._stored: bytes | None = None
+        self._news = asyncio.Event()
+        self._profiles: Profiles | None = None
+        self._adopted = 0
+        self._told: tuple[int, int] = (0, 0)
+
+    async def inherit(self, coordination: Coordination, graph_uid: str) -> None:
+        """Begin with what the graph that this one follows has stored, until there is something of its own."""
+        try:
+            entry = await coordination.get(records.profile_key(graph_uid, self._operator))
+        except CoordinationError as error:
+            log.info("the stored profile of %s is not inherited: %s", self._operator, error)
+            return
+        self._stored = None if entry is None else entry.value
+
+    def begin(self, node: Node) -> None:
+        """An instance begins to serve, with a profile that is empty."""
+        queue = _queue_of(node)
+        self._profiles = queue.profiles if queue is not None else None
+        self._adopted, self._told = 0, (0, 0)
+        learnt = self._decoded(self._stored)
+        if learnt is not None and self._profiles is not None:
+            self._adopt(learnt, self._profiles)
+
+    def on_key_changed(self, name: str, value: bytes | None) -> None:
+        """A key of the graph, as it is or as it has become."""
+        if name != f"{records.PROFILES}{self._operator}" or value is None:
+            return
+        self._stored = value
+        if self._profiles is not None and value == FORGET:
+            log.info("what was learnt of the times of %s is forgotten, as a person has said", self._operator)
+            self._profiles.forget()
+            self._adopted, self._told = 0, (0, 0)
+        self._news.set()
+
+    async def run(self, now: Callable[[], Node | None], every_s: float = limits.profile_report_s) -> None:
+        """Write what the serving instance has learnt, and read what others have while this one has learnt
+        nothing. Until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(every_s):
+                    await self._news.wait()
+            except TimeoutError:
+                node = now()
+                if node is not None and not node.stopped.done() and _writes(node):
+                    await self._write(node)
+                continue
+            self._news.clear()
+            await self._read_news()
+
+    async def _read_news(self) -> None:
+        """Know what is stored now, where this instance has learnt nothing itself."""
+        profiles = self._profiles
+        if profiles is None or not self._is_ignorant(profiles):
+            return
+        learnt = await asyncio.to_thread(self._decoded, self._stored)
+        if learnt is not None and profiles is self._profiles and self._is_ignorant(profiles):
+            self._adopt(learnt, profiles)
+
+    def _is_ignorant(self, profiles: Profiles) -> bool:
+        """Whether an instance knows only what others have learnt."""
+        return profiles.samples == self._adopted
+
+    def _decoded(self, data: bytes | None) -> Profiles | None:
+        """The profile in `data`; None if there is none, or if it is refused."""
+        if not data or self._profiles is None:
+            return None
+        try:
+            return load(data, self._identity)
+        except ProfileRefused as error:
+            log.warning("the stored profile of %s is passed over: %s", self._operator, error)
+            return None
+
+    def _adopt(self, learnt: Profiles, profiles: Profiles) -> None:
+        """Know what others have learnt in place of what was known from there before."""
+        profiles.forget()
+        merge(profiles, learnt)
+        self._adopted = profiles.samples
+        self._told = profiles.samples, profiles.resets
+
+    async def _write(self, node: Node) -> None:
+        """Store what was learnt, if it is news."""
+        profiles = self._profiles
+        if profiles is None or self._is_ignorant(profiles) or not self._has_changed(profiles):
+            return
+        told = profiles.samples, profiles.resets
+        parts = parts_of(profiles, self._identity)  # of one moment; it goes on learning meanwhile
+        data = await asyncio.to_thread(packed, parts)
+        try:
+            await node.tell(records.profile_key(self._uid, self._operator), data)
+            self._told = told
+        except CoordinationError as error:
+            log.info("what was learnt of the times of %s is stored later: %s", self._operator, error)
+
+    def _has_changed(self, profiles: Profiles) -> bool:
+        samples, resets = self._told
+        enough = min(limits.profile_news_share * samples, limits.profile_news_samples_max)
+        return profiles.resets != resets or abs(profiles.samples - samples) > enough
+
+
+def identity_of(operator: Operator) -> str:
+    """What times hold for: a model with its configuration, what tells its requests apart, a kind of
+    processor. Under another identity they are a weak prior."""
+    model, batch = operator.model, operator.batch
+    parts = (model.entrypoint, model.config, model.image, batch.app_by, batch.feature, _processor())
+    return f"{model.entrypoint} {hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
+def _processor() -> str:
+    """The kind of processor that models run on here."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{platform.machine()} {named}"
+
+
+def _queue_of(node: Node) -> PolicyQueue | None:
+    """The queue whose policy learns, if there is one."""
+    machine = node.machine
+    assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+    queue = machine.queue
+    return queue if isinstance(queue, PolicyQueue) and queue.learns else None
+
+
+def _writes(node: Node) -> bool:
+    """Whether this instance is the one that stores: the primary, or the owner of the first slot."""
+    machine = node.machine
+    if isinstance(machine, StatefulMachine):
+        return machine.primary is not None
+    assert isinstance(machine, StatelessMachine), "a proxy's machine"
+    slots = machine.knowledge.slots_of(machine.operator.name)
+    return bool(slots) and slots[0].instance == node.instance

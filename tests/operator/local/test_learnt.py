@@ -1,0 +1,57 @@
+"""What a run has learnt, kept for the next one."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from hams_operator.local import learnt
+from hams_wire import records
+from hams_wire.coordination.memory import MemoryStore
+from hams_wire.coordination.port import Write
+
+
+async def told(values: dict[str, bytes], uid: str = "u") -> MemoryStore:
+    store = MemoryStore()
+    writes = [Write(records.profile_key(uid, name), value) for name, value in values.items()]
+    await store.client().transact((), writes)
+    return store
+
+
+async def held(store: MemoryStore, uid: str) -> dict[str, bytes]:
+    prefix = records.profile_key(uid, "")
+    snapshot = await store.client().get_prefix(prefix)
+    return {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
+
+
+async def test_what_one_run_has_learnt_the_next_one_begins_with(tmp_path: Path) -> None:
+    folder, before, after = tmp_path / "profiles", await told({"a": b"1", "b": b"2"}), MemoryStore()
+    await learnt.save(before.client(), "u", folder, ("a", "b", "c"))
+    await learnt.bring(after.client(), "v", folder, ("a", "b", "c"))
+    assert await held(after, "v") == {"a": b"1", "b": b"2"}
+
+
+async def test_what_was_forgotten_or_is_of_operators_that_are_gone_is_removed(tmp_path: Path) -> None:
+    for name in ("a.profile", "b.profile", "gone.profile", "a.profile.new"):
+        (tmp_path / name).write_bytes(b"old")
+    store = await told({"a": b""})
+    await learnt.save(store.client(), "u", tmp_path, ("a", "b"))
+    assert os.listdir(tmp_path) == ["b.profile"], "of b nothing new was learnt"
+
+
+async def test_whatever_is_wrong_with_it_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = await told({"a": b"1"})
+    client = store.client()
+    client.partition()
+    (tmp_path / "a.profile").write_bytes(b"x" * 100_000)
+    (tmp_path / "b.profile").mkdir()
+    await learnt.save(client, "u", tmp_path, ("a",))
+    await learnt.bring(client, "u", tmp_path, ("a", "b", "c"))
+    assert len(caplog.messages) == 3
+    client.heal()
+    await learnt.bring(client, "v", tmp_path, ("a",))
+    assert len((await held(store, "v"))["a"]) == 16_384
