@@ -113,8 +113,14 @@ class Profiles:
         if not 0.0 < time < time_max_s:
             self.ignored += 1
             return
-        self.classes.sample(app, feature, time)
+        self.observe_feature(app, feature, time)
         self._sample(self.classes.class_of(app, feature), time)
+
+    def observe_feature(self, app: str, feature: float, time: float) -> None:
+        """A request of this feature took `time` seconds alone: features are cut by such pairs. Its time is
+        counted elsewhere."""
+        if 0.0 < time < time_max_s:
+            self.classes.sample(app, feature, time)
 
     def observe_batch(
         self, members: list[int], rows: int, time: float, now: float, weight: float = 1.0

@@ -102,6 +102,8 @@ class PolicyQueue:
                 self.on_time += 1
             else:
                 self.late_runs += 1
+        if self._classifies and timing.ok and len(units) == 1 and units[0].rows == 1:
+            self.profiles.observe_feature(*self._kind(units[0]), measured_s(timing))
         if self._forecast is not None and units:
             self.calibration.add(self._forecast, units, timing, measured_s(timing), now)
         self._forecast, self._forecast_due = None, False
@@ -122,11 +124,14 @@ class PolicyQueue:
         self._lawful.clear()
 
     def _classify(self, unit: Unit) -> None:
-        if not self._classifies:
-            return
+        if self._classifies:
+            unit.cls = self.profiles.classify(*self._kind(unit))
+
+    def _kind(self, unit: Unit) -> tuple[str, float]:
+        """Its application and its feature, as the graph says where they are."""
         parameters = dict(unit.used[0].meta.parameters) if unit.used else {}
         app = str(parameters.get(self._app_by, "")) if self._app_by else ""
-        unit.cls = self.profiles.classify(app, self._size(unit, parameters))
+        return app, self._size(unit, parameters)
 
     def _size(self, unit: Unit, parameters: dict[str, Scalar]) -> float:
         """The number that tells how long it takes, NaN if it has none."""

@@ -112,3 +112,22 @@ def test_what_a_batch_takes_is_predicted_while_it_runs_and_compared_when_it_ends
     assert not other.plan(0.0, 0.001)
     other.finished(0, Timing(0.1, 0.1, True), 0.1)
     assert other.calibration.batches == 0
+
+
+def test_features_are_learnt_from_what_ran_alone():
+    waiting = queue(max_rows=1, when_late=WhenLate.RUN)
+    for number in range(1200):
+        words = number % 40
+        waiting.add(unit(number, number + 9.0, app="chat", words=words), float(number))
+        waiting.started(number, waiting.take(float(number)), float(number))
+        while waiting.plan(float(number), 0.001):
+            pass
+        took = 0.01 if words < 20 else 0.05
+        waiting.finished(number, Timing(took, took, True), number + took)
+    waiting.profiles.settle()
+    short, long = unit(0, 9.0, app="chat", words=1), unit(1, 9.0, app="chat", words=39)
+    for item in (short, long):
+        waiting.add(item, 0.0)
+    assert short.cls != long.cls
+    assert waiting.profiles.expected(((short.cls, 1),), 1) == pytest.approx(0.01, rel=0.1)
+    assert waiting.profiles.expected(((long.cls, 1),), 1) == pytest.approx(0.05, rel=0.1)
