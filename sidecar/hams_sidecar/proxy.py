@@ -40,6 +40,7 @@ from hams_wire.exposition import Sample
 from hams_wire.node import Node
 from hams_wire.peers.visits import Visit
 from hams_wire.process import Asked, Options, common_arguments, open_graph, run
+from hams_wire.profiles import encode_report, report
 from hams_wire.scheduling import PolicyQueue, queue_of
 from hams_wire.tls import Certificates
 
@@ -228,10 +229,23 @@ class Proxy(Sidecar):
 
     async def answer_probes(self) -> asyncio.Server | None:
         """See `Sidecar`."""
-        return await self.options.answer_probes(self._missing, self._metrics)
+        return await self.options.answer_probes(self._missing, self._metrics, profile=self._profile)
 
     def _missing(self) -> str | None:
         return "the instance is starting" if self.node is None else why_not_ready(self.node)
+
+    def _profile(self) -> bytes | None:
+        """What this instance has learnt, for people; None where nothing is learnt."""
+        node = self.node
+        if node is None:
+            return None
+        machine = node.machine
+        assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+        queue, operator = machine.queue, machine.operator
+        if not isinstance(queue, PolicyQueue):
+            return None
+        learnt = report(operator.name, node.instance, machine.role, operator.batch.policy, queue)
+        return encode_report(learnt)
 
     def _metrics(self) -> Iterable[Sample]:
         return (

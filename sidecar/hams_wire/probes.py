@@ -2,8 +2,9 @@
 how it is doing.
 
 `GET /livez` is 200 as long as the event loop answers; `GET /readyz` is 200 only while `missing()` is None,
-else 503 with the reason as text. `GET /metrics` is what `metrics` says, for Prometheus. Everything else is
-404. One answer per connection, and nothing that a stranger sends changes anything.
+else 503 with the reason as text. `GET /metrics` is what `metrics` says, for Prometheus; `GET /profile` what
+`profile` says, for people: JSON, where something is learnt. Everything else is 404. One answer per
+connection, and nothing that a stranger sends changes anything.
 
 Given a token, it is 401 to everybody who does not bear it: neither the kubelet nor Prometheus has a
 certificate, but the one sends the headers of the pod's probes, and who may read the pod may read how it is;
@@ -20,6 +21,8 @@ from hams_wire.limits import probe_answer_s, probe_line_bytes_max
 from hams_wire.tls import digest_of
 
 TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+NOTHING_LEARNT = b"nothing is learnt here: no scheduling policy serves, or its instance is starting\n"
 
 
 async def answer_probes(
@@ -29,6 +32,7 @@ async def answer_probes(
     token: str = "",
     metrics_digest: bytes = b"",
     rendered: Callable[[], bytes] | None = None,
+    profile: Callable[[], bytes | None] = lambda: None,
 ) -> asyncio.Server:
     """Listen until the server is closed: at a port on all addresses, or at a Unix socket. `rendered`: the
     whole answer to /metrics, of a process that has a registry of its own. `token`: opens everything, "":
@@ -65,7 +69,7 @@ async def answer_probes(
                         TEXT,
                     )
                 else:
-                    status, body, kind = _answer(line, missing, metrics, rendered)
+                    status, body, kind = _answer(line, missing, metrics, rendered, profile)
                 await answer(writer, status, kind, body)
         except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line over the limit
             pass
@@ -93,10 +97,14 @@ def _answer(
     missing: Callable[[], str | None],
     metrics: Callable[[], Iterable[Sample]],
     rendered: Callable[[], bytes] | None,
+    profile: Callable[[], bytes | None],
 ) -> tuple[str, bytes, str]:
     method, path = line.partition(b" ")[0], _path(line)
+    if method == b"GET" and path == b"/profile":
+        learnt = profile()
+        return ("200 OK", learnt, JSON) if learnt is not None else ("404 Not Found", NOTHING_LEARNT, TEXT)
     if method != b"GET" or path not in (b"/livez", b"/readyz", b"/metrics"):
-        return "404 Not Found", b"expected GET /livez, GET /readyz or GET /metrics\n", TEXT
+        return "404 Not Found", b"expected GET /livez, /readyz, /metrics or /profile\n", TEXT
     if path == b"/metrics":
         page = exposition((*metrics(), *of_process())) if rendered is None else rendered()
         return "200 OK", page, CONTENT_TYPE

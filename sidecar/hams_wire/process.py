@@ -151,12 +151,13 @@ class Options:
         missing: Callable[[], str | None],
         metrics: Callable[[], Iterable[Sample]] = tuple,
         rendered: Callable[[], bytes] | None = None,
+        profile: Callable[[], bytes | None] = lambda: None,
     ) -> asyncio.Server | None:
         """The server of `hams_wire.probes`; None: nobody is answered. Raises OSError and WireError."""
         if not self.probe_port:
             return None
         token, digest = self.access.probe_token(), self.access.metrics_digest()
-        return await answer_probes(self.probe_port, missing, metrics, token, digest, rendered)
+        return await answer_probes(self.probe_port, missing, metrics, token, digest, rendered, profile)
 
 
 class ProcessStage(Enum):

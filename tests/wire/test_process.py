@@ -138,6 +138,7 @@ async def test_the_token_of_metrics_opens_metrics_only() -> None:
             (b"/readyz", b"401"),
             (b"/metrics", b"200"),
             (b"/metrics?x", b"401"),
+            (b"/profile", b"401"),
             (b"/nothing", b"401"),
         ):
             answer = await _ask(

@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from hams_operator.cli import in_pod
+from hams_operator.cli import in_pod, in_pod_profile
 from hams_operator.cli.forward import forwarded
 from hams_operator.cli.output import check_namespace, complain
 from hams_operator.cli.runs import OnLine, Reached, Target, chosen
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.graph_seen import ClusterGraph, status_of
+from hams_operator.learning import NothingLearnt, learning
 from hams_operator.local.observe import GraphStatus, InstanceStatus
 from hams_operator.plan.names import (
     FRONTEND_ROLE,
@@ -31,7 +32,9 @@ from hams_operator.plan.names import (
     Json,
 )
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
+from hams_protocol.graph import SchedulePolicy
 from hams_protocol.wholeness import STATE_LOST
+from hams_wire.profiles import ProfileReport, decode_report
 
 _KILLED = 128 + signal.SIGKILL
 
@@ -130,6 +133,28 @@ class Cluster:
         async with forwarded(self.kube, self.namespace, HTTP_PORT, ready) as url:
             yield Reached(url)
 
+    async def profile(self, graph: str | None, operator: str) -> list[ProfileReport]:
+        """See `Runs`. Each pod is asked by a program that runs in it."""
+        seen = await self.find(graph)
+        operators = _learning(seen, operator)
+        pods = [pod.name for pod in seen.pods if pod.of in operators and pod.ready and not pod.deleting]
+        program = ["python3", "-I", "-S", "-c", inspect.getsource(in_pod_profile), "show"]
+        pages = await asyncio.gather(*(self.run_in(pod, PROXY, program) for pod in sorted(pods)))
+        reports = [decode_report(page.encode()) for page in pages if page.strip()]
+        return sorted(reports, key=lambda item: (item.operator, item.instance))
+
+    async def forget(self, graph: str | None, operator: str) -> list[str]:
+        """See `Runs`. One pod of each operator writes it."""
+        seen = await self.find(graph)
+        operators = _learning(seen, operator)
+        program = ["python3", "-I", "-S", "-c", inspect.getsource(in_pod_profile), "forget"]
+        for name in operators:
+            pods = [pod.name for pod in seen.pods if pod.of == name and pod.ready and not pod.deleting]
+            if not pods:
+                complain(f"no pod of {name} is ready, so none can have the others forget")
+            await self.run_in(min(pods), PROXY, program)
+        return list(operators)
+
     async def restart(self, graph: str | None, operator: str) -> str:
         """See `Runs`. The controller tells the graph; it holds for this loss only."""
         item = (await self.find(graph)).item
@@ -177,6 +202,19 @@ class Cluster:
             else status.get("message", "the connection ended")
         )
         complain(f"in pod {pod}: {written[2].decode('utf-8', 'replace').strip() or why}")
+
+
+def _learning(seen: ClusterGraph, operator: str) -> tuple[str, ...]:
+    """The operators whose times are learnt: this one, or all of them. Raises CommandError."""
+    metadata, spec = seen.item["metadata"], seen.item["spec"]
+    policies = {
+        op["name"]: (op.get("batch") or {}).get("policy", SchedulePolicy.FIFO.value)
+        for op in spec.get("operators", [])
+    }
+    try:
+        return learning(policies, operator)
+    except NothingLearnt as error:
+        complain(f"{metadata['name']}: {error}")
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from hams_operator.local.control import ControlReply, NoAnswer
 from hams_operator.local.home import GraphHome, RunFile, folders, running
 from hams_operator.local.observe import GraphStatus, InstanceStatus
 from hams_operator.local.processes import send
+from hams_wire.profiles import ProfileReport
 
 
 def choose(graph: str | None) -> RunFile:
@@ -97,6 +98,14 @@ class LocalRuns:
         """See `Runs`."""
         run = choose(graph)
         yield Reached(run.url, run.history)
+
+    async def profile(self, graph: str | None, operator: str) -> list[ProfileReport]:
+        """See `Runs`."""
+        return list(ask(choose(graph), "profile", operator).profiles or ())
+
+    async def forget(self, graph: str | None, operator: str) -> list[str]:
+        """See `Runs`."""
+        return list(ask(choose(graph), "forget", operator).forgets)
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """See `Runs`."""

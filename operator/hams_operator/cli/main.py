@@ -320,6 +320,29 @@ def restart(
 
 
 @app.command()
+def profile(
+    operator: Annotated[
+        str,
+        typer.Argument(
+            metavar="[OPERATOR]",
+            help="The operator; without it all that learn.",
+            show_default=False,
+            autocompletion=_operators,
+        ),
+    ] = "",
+    graph: GraphOption = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Have all instances forget it.")] = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """What is learnt of execution times, and how good it is."""
+    from hams_operator.cli import profile as work  # noqa: PLC0415
+
+    raise Code(work.profile(Target(context, namespace), graph, operator, clear, output))
+
+
+@app.command()
 def load(
     file: FileArgument,
     url: Annotated[

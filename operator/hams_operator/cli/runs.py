@@ -13,6 +13,7 @@ from hams_operator.cli.output import complain
 
 if TYPE_CHECKING:  # `hams --help` imports this module
     from hams_operator.local.observe import GraphStatus, InstanceStatus
+    from hams_wire.profiles import ProfileReport
 
 
 T = TypeVar("T")
@@ -71,6 +72,12 @@ class Runs(Protocol):
 
     def reach(self, graph: str) -> AbstractAsyncContextManager[Reached]:
         """A way to a graph's endpoint, for as long as the block lasts."""
+
+    async def profile(self, graph: str | None, operator: str) -> "list[ProfileReport]":
+        """What the living instances of an operator, of all if it is "", have learnt of its times."""
+
+    async def forget(self, graph: str | None, operator: str) -> list[str]:
+        """Have them forget it; of which operators."""
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """Let a lost state begin again; the name of its graph."""

@@ -2,22 +2,27 @@
 
 Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "down"}`, answer
 `{"ending": true}`, and the process ends when everything is down; question
-`{"ask": "restart", "of": "learner"}`, answer `{"restarts": true}`. A question that cannot be answered is
-answered by `{"error": text}`. Only the user who started the run can connect: the socket lies in a folder of
-mode 700.
+`{"ask": "restart", "of": "learner"}`, answer `{"restarts": true}`; question
+`{"ask": "profile", "of": "translate"}`, answer `{"profiles": [...]}`, of all operators without `of`; question
+`{"ask": "forget", "of": "translate"}`, answer `{"forgets": ["translate"]}`. A question that cannot be
+answered is answered by `{"error": text}`. Only the user who started the run can connect: the socket lies in a
+folder of mode 700.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
+from hams_operator.learning import NothingLearnt
 from hams_operator.local.home import RunFile
 from hams_operator.local.observe import GraphStatus
 from hams_wire.errors import CoordinationError
+from hams_wire.profiles import ProfileReport
 
 control_line_bytes_max = 1 << 20
 """A question or an answer on the control socket."""
@@ -27,7 +32,7 @@ control_answer_s = 10.0
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked: status, down, or restart of the lost state of `of`."""
+    """What is asked: status, down, restart of the lost state of `of`, profile of `of`, or to forget that."""
 
     ask: str
     of: str = ""
@@ -39,6 +44,8 @@ class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     status: GraphStatus | None = None
     ending: bool = False
     restarts: bool = False
+    profiles: tuple[ProfileReport, ...] | None = None
+    forgets: tuple[str, ...] = ()
     error: str | None = None
 
 
@@ -46,19 +53,28 @@ class NoAnswer(Exception):
     """The supervisor cannot be asked; the text says why."""
 
 
-class Ear:
-    """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end,
-    `restart` says why it cannot be."""
+class Supervised(Protocol):
+    """What a run can be asked."""
 
-    def __init__(
-        self,
-        status: Callable[[], Awaitable[GraphStatus]],
-        down: Callable[[], None],
-        restart: Callable[[str], Awaitable[str]],
-    ) -> None:
-        self._status = status
+    async def status(self) -> GraphStatus:
+        """How it is. Raises CoordinationError."""
+
+    async def allow_restart(self, name: str) -> str:
+        """Let a lost state begin again; why not, if it cannot. Raises CoordinationError."""
+
+    async def profile(self, operator: str) -> tuple[ProfileReport, ...]:
+        """What instances of an operator, of all if it is "", have learnt. Raises NothingLearnt."""
+
+    async def forget(self, operator: str) -> tuple[str, ...]:
+        """Have them forget it; of which operators. Raises NothingLearnt, CoordinationError."""
+
+
+class Ear:
+    """The supervisor's end. `down` is called when somebody asks for the end of the `run`."""
+
+    def __init__(self, run: Supervised, down: Callable[[], None]) -> None:
+        self._run = run
         self._down = down
-        self._restart = restart
         self._server: asyncio.Server | None = None
         self._looking = asyncio.Lock()
 
@@ -83,24 +99,31 @@ class Ear:
             question = msgspec.json.decode(line, type=Question)
         except msgspec.MsgspecError as error:
             return ControlReply(error=f"not a question: {error}")
+        try:
+            return await self._answer_to(question)
+        except CoordinationError as error:
+            return ControlReply(error=f"etcd does not answer: {error}")
+        except NothingLearnt as error:
+            return ControlReply(error=str(error))
+
+    async def _answer_to(self, question: Question) -> ControlReply:
+        """Raises CoordinationError, NothingLearnt."""
         match question.ask:
             case "status":
-                try:
-                    async with self._looking:  # one look at a time: looks share the observer
-                        return ControlReply(status=await self._status())
-                except CoordinationError as error:
-                    return ControlReply(error=f"etcd does not answer: {error}")
+                async with self._looking:  # one look at a time: looks share the observer
+                    return ControlReply(status=await self._run.status())
             case "down":
                 self._down()
                 return ControlReply(ending=True)
             case "restart":
-                try:
-                    why = await self._restart(question.of)
-                except CoordinationError as error:
-                    why = f"etcd does not answer: {error}"
+                why = await self._run.allow_restart(question.of)
                 return ControlReply(restarts=not why, error=why or None)
+            case "profile":
+                return ControlReply(profiles=await self._run.profile(question.of))
+            case "forget":
+                return ControlReply(forgets=await self._run.forget(question.of))
             case other:
-                return ControlReply(error=f"expected status, down or restart, got {other}")
+                return ControlReply(error=f"expected status, down, restart, profile or forget, got {other}")
 
 
 def ask(run: RunFile, question: str, of: str = "") -> ControlReply:

@@ -6,13 +6,16 @@ A hint: whatever goes wrong with it, the run goes on without.
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from hams_operator.local.metrics import Source, ask_process
 from hams_schedule.limits import profile_bytes_max
 from hams_wire import records
 from hams_wire.coordination.port import Coordination, Write
 from hams_wire.errors import CoordinationError
+from hams_wire.limits import etcd_transaction_items_max
+from hams_wire.profiles import ProfileReport, decode_report
 
 log = logging.getLogger("hams.supervisor")
 
@@ -20,6 +23,28 @@ learnt_etcd_s = 2.0
 """The end of a run waits no longer than this for what was learnt."""
 
 SUFFIX = ".profile"
+
+
+async def profiles_of(sources: Iterable[Source], operators: Collection[str]) -> tuple[ProfileReport, ...]:
+    """What the living instances of these operators say that they have learnt; one that does not answer in
+    time is left out."""
+    asked = [source for source in sources if source.process == "proxy" and source.operator in operators]
+    pages = await asyncio.gather(*(ask_process(source.socket, "/profile") for source in asked))
+    reports: list[ProfileReport] = []
+    for page in filter(None, pages):
+        try:
+            reports.append(decode_report(page.encode()))
+        except records.MalformedRecord as error:
+            log.warning("%s", error)
+    return tuple(sorted(reports, key=lambda item: (item.operator, item.instance)))
+
+
+async def forget(coordination: Coordination, graph_uid: str, operators: Collection[str]) -> None:
+    """Have all instances of these operators forget what they have learnt. Raises CoordinationError; again
+    does no harm."""
+    writes = tuple(Write(records.profile_key(graph_uid, operator), b"") for operator in operators)
+    for first in range(0, len(writes), etcd_transaction_items_max):
+        await coordination.transact((), writes[first : first + etcd_transaction_items_max])
 
 
 async def bring(coordination: Coordination, graph_uid: str, folder: Path, operators: Collection[str]) -> None:

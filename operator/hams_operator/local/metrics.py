@@ -107,17 +107,17 @@ class MetricsPage:
     async def page(self) -> bytes:
         """The pages of all processes, merged."""
         sources = self._sources()
-        answers = await asyncio.gather(*(_ask(source.socket) for source in sources))
+        answers = await asyncio.gather(*(ask_process(source.socket, "/metrics") for source in sources))
         return merged(dict(zip(sources, answers, strict=True))).encode()
 
 
-async def _ask(socket: str) -> str | None:
-    """The page of one process; None if it has none to give in time."""
+async def ask_process(socket: str, path: str) -> str | None:
+    """A page of one process; None if it has none to give in time."""
     try:
         async with asyncio.timeout(metrics_answer_s):
             reader, writer = await asyncio.open_unix_connection(socket)
             try:
-                writer.write(b"GET /metrics HTTP/1.1\r\nhost: local\r\n\r\n")
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: local\r\n\r\n".encode())
                 answer = b""
                 while (part := await reader.read(1 << 16)) and len(answer) < metrics_bytes_max:
                     answer += part

@@ -77,7 +77,7 @@ async def run(
         )
         supervisor.restore = options.restore
         supervisor.metrics_port = options.metrics_port
-        ear = Ear(supervisor.status, asked.set, supervisor.allow_restart)
+        ear = Ear(supervisor, asked.set)
         ended = loop.create_task(asked.wait())
         work = loop.create_task(_work(supervisor, ear, options, report, keep_looking))
         try:

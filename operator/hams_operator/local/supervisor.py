@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hams_history import lines as history
+from hams_operator.learning import learning
 from hams_operator.local import learnt
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.etcd_keeper import keep
@@ -34,6 +35,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import Delete
 from hams_wire.errors import CoordinationError
 from hams_wire.notes import header_of
+from hams_wire.profiles import ProfileReport
 
 disk_room_bytes_min = 64 << 20
 """A filesystem with less room than this is called full in `hams status`: the next log or checkpoint may not
@@ -244,6 +246,21 @@ class Supervisor(Instances):
         """See `Observer.allow_restart`."""
         assert self._observer is not None, "started"
         return await self._observer.allow_restart(name)
+
+    async def profile(self, operator: str) -> tuple[ProfileReport, ...]:
+        """What the instances of an operator, of all if it is "", have learnt. Raises NothingLearnt."""
+        return await learnt.profiles_of(self._sources(), self._learning(operator))
+
+    async def forget(self, operator: str) -> tuple[str, ...]:
+        """Have them forget it; of which operators. Raises NothingLearnt, CoordinationError."""
+        assert self._coordination is not None, "started"
+        operators = self._learning(operator)
+        await learnt.forget(self._coordination, self.uid, operators)
+        return operators
+
+    def _learning(self, operator: str) -> tuple[str, ...]:
+        policies = {op.name: op.batch.policy.value for op in self.graph.data.operators}
+        return learning(policies, operator)
 
     async def status(self) -> GraphStatus:
         """The answer of `hams status`. Raises CoordinationError."""

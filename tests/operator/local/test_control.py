@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+from types import SimpleNamespace
 
 import pytest
 
+from hams_operator.learning import NothingLearnt, learning
 from hams_operator.local.control import Ear, NoAnswer, ask
 from hams_operator.local.home import RunFile
 from hams_operator.local.observe import Condition, FailureInfo, GraphStatus, InstanceStatus
@@ -32,8 +34,9 @@ def run(tmp_path):
 async def ear(run):
     made: list[Ear] = []
 
-    async def opened(status, down=lambda: None, restart=None):
-        made.append(Ear(status, down, restart))
+    async def opened(status=None, down=lambda: None, restart=None, profile=None, forget=None):
+        asked = SimpleNamespace(status=status, allow_restart=restart, profile=profile, forget=forget)
+        made.append(Ear(asked, down))
         await made[0].open(run.control)
 
     yield opened
@@ -70,6 +73,36 @@ async def test_a_restart_is_passed_on_or_refused_with_the_reason(run, ear):
         await asyncio.to_thread(ask, run, "restart", "other")
 
 
+async def test_what_was_learnt_is_asked_for_and_forgotten_by_operator(run, ear):
+    asked = []
+
+    async def profile(operator):
+        asked.append(operator)
+        return ()
+
+    async def forget(operator):
+        return learning({"a": "Fifo", "b": "Distribution"}, operator)
+
+    await ear(profile=profile, forget=forget)
+    assert (await asyncio.to_thread(ask, run, "profile", "b")).profiles == ()
+    assert asked == ["b"]
+    assert (await asyncio.to_thread(ask, run, "forget")).forgets == ("b",)
+    with pytest.raises(
+        NoAnswer, match=r"g: nothing is learnt of a: its batch.policy is Fifo; Distribution learns"
+    ):
+        await asyncio.to_thread(ask, run, "forget", "a")
+
+
+def test_operators_that_learn_are_named_and_others_have_a_reason():
+    policies = {"a": "Fifo", "b": "Distribution", "c": "Deadline", "d": "Distribution"}
+    assert learning(policies, "") == ("b", "d")
+    assert learning(policies, "d") == ("d",)
+    with pytest.raises(NothingLearnt, match='no operator "e"; there are: a, b, c, d'):
+        learning(policies, "e")
+    with pytest.raises(NothingLearnt, match="nothing is learnt: no operator has"):
+        learning({"a": "Fifo"}, "")
+
+
 async def test_what_cannot_be_answered_is_said(run, ear):
     class Away(CoordinationError):
         pass
@@ -80,7 +113,7 @@ async def test_what_cannot_be_answered_is_said(run, ear):
     await ear(status)
     with pytest.raises(NoAnswer, match="g: etcd does not answer: no member can be reached"):
         await asyncio.to_thread(ask, run, "status")
-    with pytest.raises(NoAnswer, match="expected status, down or restart, got dance"):
+    with pytest.raises(NoAnswer, match="expected status, down, restart, profile or forget, got dance"):
         await asyncio.to_thread(ask, run, "dance")
 
 

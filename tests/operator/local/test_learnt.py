@@ -1,5 +1,6 @@
 """What a run has learnt, kept for the next one."""
 
+import functools
 import logging
 import os
 from pathlib import Path
@@ -7,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from hams_operator.local import learnt
+from hams_operator.local.metrics import Source
 from hams_wire import records
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.coordination.port import Write
+from hams_wire.probes import answer_probes
+from hams_wire.profiles import CalibrationReport, ProfileReport, encode_report
 
 
 async def told(values: dict[str, bytes], uid: str = "u") -> MemoryStore:
@@ -55,3 +59,24 @@ async def test_whatever_is_wrong_with_it_the_run_goes_on(
     client.heal()
     await learnt.bring(client, "v", tmp_path, ("a",))
     assert len((await held(store, "v"))["a"]) == 16_384
+
+
+async def test_living_proxies_are_asked_and_what_is_no_answer_is_left_out(tmp_path: Path) -> None:
+    nothing = CalibrationReport(0, None, None, None, None, None)
+    told = ProfileReport("b", "b-1", "primary", "Distribution", "", 0, 0, 0, (), (), nothing)
+    pages = {"b-1": encode_report(told), "b-2": b"nonsense", "b-3": None, "a-1": encode_report(told)}
+    servers = []
+    for name in pages:
+        answer = functools.partial(pages.get, name)
+        servers.append(await answer_probes(tmp_path / name, lambda: None, profile=answer))
+    sources = [Source(name[0], name, "proxy", str(tmp_path / name)) for name in (*pages, "b-4")]
+    frontend = Source("", "f-1", "frontend", str(tmp_path / "a-1"))
+    assert await learnt.profiles_of([*sources, frontend], ("b",)) == (told,)
+    for server in servers:
+        server.close()
+
+
+async def test_a_persons_word_is_written_for_each_operator() -> None:
+    store = await told({"a": b"1", "b": b"2"})
+    await learnt.forget(store.client(), "u", ("a", "c"))
+    assert await held(store, "u") == {"a": b"", "b": b"2", "c": b""}

@@ -1,0 +1,119 @@
+"""`hams profile`: what is learnt of the times of operators, and how good it is."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from hams_operator.cli.output import Output, complain, console, print_json
+from hams_operator.cli.runs import Runs, Target, on_runs
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hams_wire.profiles import CalibrationReport, ClassReport, ProfileReport
+
+SERVING = ("primary", "active")
+"""Roles whose instances learn; the others know what these have stored."""
+
+
+def profile(target: Target, graph: str | None, operator: str, clear: bool, output: Output) -> int:
+    """Show what is learnt, or have it forgotten."""
+    if clear:
+        return _forget(target, graph, operator, output)
+
+    async def asked(runs: Runs) -> "list[ProfileReport]":
+        return await runs.profile(graph, operator)
+
+    reports = on_runs(target, asked)
+    if output is Output.JSON:
+        print_json(reports)
+        return 0
+    serving = [item for item in reports if item.role in SERVING] or reports
+    if not serving:
+        complain("no instance says what it has learnt: none serves yet")
+    terminal = console()
+    for number, item in enumerate(serving):
+        if number:
+            terminal.print("")
+        for part in shown(item):
+            terminal.print(part)
+    return 0
+
+
+def _forget(target: Target, graph: str | None, operator: str, output: Output) -> int:
+    async def asked(runs: Runs) -> list[str]:
+        return await runs.forget(graph, operator)
+
+    names = on_runs(target, asked)
+    if output is Output.JSON:
+        print_json({"forgets": names})
+    else:
+        sys.stdout.write(f"what was learnt of {', '.join(names)} is forgotten\n")
+    return 0
+
+
+def shown(item: "ProfileReport") -> "list[RenderableType]":
+    """One instance's profile, for people."""
+    from rich.text import Text  # noqa: PLC0415 - rich, only where it is shown
+
+    head = Text.assemble(
+        (item.operator, "bold"), f"   {item.policy}   {item.instance} ({item.role})   {item.learnt} samples"
+    )
+    if item.resets:
+        head.append(f"   {item.resets} forgotten as times changed")
+    parts: list[RenderableType] = [head]
+    if item.failed:
+        parts.append(Text(f"Fifo serves in its place: {item.failed}", style="bold yellow"))
+    if not item.classes:
+        parts.append(Text("nothing is learnt yet", style="dim"))
+        return parts
+    parts.append(_classes(item))
+    if item.sizes:
+        sizes = ", ".join(f"{size.rows} ({size.batches:g})" for size in item.sizes)
+        parts.append(Text(f"batches of more than one row (how many): {sizes}"))
+    parts.append(Text(calibrated(item.calibration), style="dim"))
+    return parts
+
+
+def _classes(item: "ProfileReport") -> "RenderableType":
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    rows = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for heading in ("CLASS", "FEATURE", "SAMPLES", "MEAN ms", "P50", "P95", "P99"):
+        left = heading in ("CLASS", "FEATURE")
+        rows.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for one in item.classes:
+        times = (one.mean_ms, one.p50_ms, one.p95_ms, one.p99_ms)
+        texts = (name_of(one), feature_of(one), f"{one.samples:.0f}", *(f"{time:.2f}" for time in times))
+        rows.add_row(*map(Text, texts))
+    return rows
+
+
+def name_of(one: "ClassReport") -> str:
+    """What a class is called. Applications are named by clients: what no terminal should be sent is
+    escaped."""
+    if one.app is None:
+        return "(all)"
+    return (one.app if one.app.isprintable() else ascii(one.app)) or "-"
+
+
+def feature_of(one: "ClassReport") -> str:
+    """Where the features of a class lie."""
+    if one.low is None and one.high is None:
+        return "-"
+    if one.low is None:
+        return f"< {one.high:g}"
+    return f">= {one.low:g}" if one.high is None else f"{one.low:g} to {one.high:g}"
+
+
+def calibrated(sums: "CalibrationReport") -> str:
+    """How good predictions were, in a line."""
+    if not sums.batches or sums.predicted_ms is None:
+        return "calibration: no batch was predicted yet"
+    line = (
+        f"calibration: {sums.batches} batches took {sums.measured_ms:.2f} ms, {sums.predicted_ms:.2f} were "
+        f"predicted, {sums.error_ms:.2f} off in the mean"
+    )
+    if sums.on_time is None or sums.predicted_on_time is None:
+        return line
+    return f"{line}; {100 * sums.on_time:.1f} % on time, {100 * sums.predicted_on_time:.1f} % predicted"

@@ -1,0 +1,71 @@
+"""What an instance tells of what it has learnt."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from hams_protocol.batching import Timing
+from hams_protocol.graph import BatchPolicy, SchedulePolicy, WhenLate
+from hams_wire.profiles import decode_report, encode_report, report
+from hams_wire.records import MalformedRecord
+from hams_wire.scheduling import PolicyQueue
+
+from .test_scheduling import unit
+
+BATCH = BatchPolicy(4, 0.0, SchedulePolicy.DISTRIBUTION, WhenLate.RUN, "parameter:app", "parameter:words")
+
+
+def learnt() -> PolicyQueue:
+    """Two applications, one of which takes longer for more words, and a policy that has served a while."""
+    queue = PolicyQueue(replace(BATCH, max_rows=1))
+    for number in range(1600):
+        app, words = ("chat", float(number % 40)) if number % 2 else ("mail", 1.0)
+        queue.profiles.classify(app, words)
+        seconds = (0.01 if words < 20 else 0.05) if app == "chat" else 0.2
+        queue.profiles.observe_alone(app, words, seconds)
+    queue.profiles.settle()
+    for number in range(20):
+        queue.add(unit(number, number + 9.0, app="mail", words=1), float(number))
+        queue.started(number, queue.take(float(number)), float(number))
+        while queue.plan(float(number), 0.001):
+            pass
+        queue.finished(number, Timing(0.2, 0.2, True), number + 0.2)
+    return queue
+
+
+def test_it_tells_classes_with_their_features_times_and_how_good_predictions_were() -> None:
+    told = report("s", "s-1", "active", "Distribution", learnt())
+    assert decode_report(encode_report(told)) == told
+    assert [one.app for one in told.classes][-2:] == ["mail", None]
+    mail, everything = told.classes[-2:]
+    assert mail.mean_ms == pytest.approx(200, rel=0.05)
+    assert mail.p50_ms <= mail.p95_ms <= mail.p99_ms
+    assert everything.samples == pytest.approx(told.learnt, rel=0.02)
+    chat = [one for one in told.classes if one.app == "chat"]
+    assert len(chat) > 1, "features were cut"
+    assert chat[0].low is None
+    assert {one.high for one in chat[:-1]} >= {one.low for one in chat[1:]} - {None}
+    assert told.calibration.batches == 20
+    assert told.calibration.predicted_ms == pytest.approx(200, rel=0.05)
+    assert told.calibration.on_time == 1.0
+
+
+def test_before_anything_is_learnt_it_tells_so() -> None:
+    told = report("s", "s-1", "active", "Distribution", PolicyQueue(BATCH))
+    assert (told.learnt, told.classes, told.sizes, told.calibration.batches) == (0, (), (), 0)
+    assert told.calibration.predicted_ms is None
+
+
+def test_a_class_whose_place_has_changed_hands_is_left_out() -> None:
+    queue = learnt()
+    slot = queue.profiles.classes.apps.pop("mail").slot
+    told = report("s", "s-1", "active", "Distribution", queue)
+    assert "mail" not in [one.app for one in told.classes]
+    assert math.isfinite(slot)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff"])
+def test_what_is_no_report_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedRecord, match="not what an instance has learnt"):
+        decode_report(data)
