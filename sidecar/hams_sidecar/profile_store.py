@@ -43,7 +43,7 @@ class ProfileStore:
         self._news = asyncio.Event()
         self._profiles: Profiles | None = None
         self._adopted = 0
-        self._told: tuple[int, int] = (0, 0)
+        self._written: tuple[int, int] = (0, 0)
 
     async def inherit(self, coordination: Coordination, graph_uid: str) -> None:
         """Begin with what the graph that this one follows has stored, until there is something of its own."""
@@ -58,7 +58,7 @@ class ProfileStore:
         """An instance begins to serve, with a profile that is empty."""
         queue = _queue_of(node)
         self._profiles = queue.profiles if queue is not None else None
-        self._adopted, self._told = 0, (0, 0)
+        self._adopted, self._written = 0, (0, 0)
         learnt = self._decoded(self._stored)
         if learnt is not None and self._profiles is not None:
             self._adopt(learnt, self._profiles)
@@ -71,7 +71,7 @@ class ProfileStore:
         if self._profiles is not None and value == FORGET:
             log.info("what was learnt of the times of %s is forgotten, as a person has said", self._operator)
             self._profiles.forget()
-            self._adopted, self._told = 0, (0, 0)
+            self._adopted, self._written = 0, (0, 0)
         self._news.set()
 
     async def run(self, now: Callable[[], Node | None], every_s: float = limits.profile_report_s) -> None:
@@ -117,24 +117,24 @@ class ProfileStore:
         profiles.forget()
         merge(profiles, learnt)
         self._adopted = profiles.samples
-        self._told = profiles.samples, profiles.resets
+        self._written = profiles.samples, profiles.resets
 
     async def _write(self, node: Node) -> None:
         """Store what was learnt, if it is news."""
         profiles = self._profiles
         if profiles is None or self._is_ignorant(profiles) or not self._has_changed(profiles):
             return
-        told = profiles.samples, profiles.resets
+        written = profiles.samples, profiles.resets
         parts = parts_of(profiles, self._identity)  # of one moment; it goes on learning meanwhile
         data = await asyncio.to_thread(packed, parts)
         try:
             await node.tell(records.profile_key(self._uid, self._operator), data)
-            self._told = told
+            self._written = written
         except CoordinationError as error:
             log.info("what was learnt of the times of %s is stored later: %s", self._operator, error)
 
     def _has_changed(self, profiles: Profiles) -> bool:
-        samples, resets = self._told
+        samples, resets = self._written
         enough = min(limits.profile_news_share * samples, limits.profile_news_samples_max)
         return profiles.resets != resets or abs(profiles.samples - samples) > enough
 

@@ -71,7 +71,7 @@ async def tell_timeliness(
     """Write how the present instance serves into etcd, where that has changed. Until cancelled. `counts`:
     None where nobody counts."""
     window = TimelinessWindow(of)
-    told: tuple[int, records.TimelinessRecord] | None = None
+    written: tuple[int, records.TimelinessRecord] | None = None
     while True:
         await asyncio.sleep(every_s)
         node = now()
@@ -79,12 +79,12 @@ async def tell_timeliness(
         if node is None or served is None:
             continue
         record = window.record(served)
-        nothing = told is None and not (record.on_time or record.late or record.shed or record.failed)
-        if not node.lease or nothing or told == (node.lease, record):
+        nothing = written is None and not (record.on_time or record.late or record.shed or record.failed)
+        if not node.lease or nothing or written == (node.lease, record):
             continue
         try:
             key = records.timeliness_key(graph_uid, node.instance)
             await node.tell(key, records.encode_timeliness(record), node.lease)
-            told = node.lease, record
+            written = node.lease, record
         except CoordinationError as error:
             log.info("how this instance serves is told later: %s", error)

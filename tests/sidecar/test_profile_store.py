@@ -55,16 +55,16 @@ class Instance:
         table = SlotTable("s", tuple(Slot(1, owner) for owner in slots))
         self.machine.step(TopologyLearnt(Topology(1, (), (table,)), 1), 0.0)
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.told: list[bytes] = []
-        self.tells = asyncio.Event()
+        self.written: list[bytes] = []
+        self.wrote = asyncio.Event()
         self.refuses = False
 
     async def tell(self, key: str, value: bytes, lease: int = 0) -> None:
         assert (key, lease) == (KEY, 0), "what is learnt outlives its instance"
         if self.refuses:
             raise Unavailable("etcd is away")
-        self.told.append(value)
-        self.tells.set()
+        self.written.append(value)
+        self.wrote.set()
 
     @property
     def profiles(self) -> Profiles:
@@ -112,16 +112,16 @@ async def test_the_owner_of_the_first_slot_stores_what_it_has_learnt_and_others_
         for store, instance in zip(stores, (first, second, third), strict=True)
     ]
     async with asyncio.timeout(5):
-        await first.tells.wait()
+        await first.wrote.wait()
         for store in stores:
-            store.on_key_changed(NAME, first.told[0])
+            store.on_key_changed(NAME, first.written[0])
         await asyncio.sleep(0.05)  # for what must not happen: the second one writes
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    read = load(first.told[0], identity_of(graph.operators["s"]))
+    read = load(first.written[0], identity_of(graph.operators["s"]))
     assert chat_s(read) == chat_s(third.profiles) == pytest.approx(0.02, rel=0.05)
-    assert (len(first.told), second.told, third.told) == (1, [], [])
+    assert (len(first.written), second.written, third.written) == (1, [], [])
 
 
 async def test_it_is_stored_again_only_once_enough_is_new_and_at_once_after_a_drift(graph: Graph) -> None:
@@ -132,13 +132,13 @@ async def test_it_is_stored_again_only_once_enough_is_new_and_at_once_after_a_dr
     await store._write(instance)  # type: ignore[arg-type]
     instance.learn(6)
     await store._write(instance)  # type: ignore[arg-type]
-    assert len(instance.told) == 1
+    assert len(instance.written) == 1
     instance.learn(1)
     await store._write(instance)  # type: ignore[arg-type]
-    assert len(instance.told) == 2
+    assert len(instance.written) == 2
     instance.profiles.resets += 1
     await store._write(instance)  # type: ignore[arg-type]
-    assert len(instance.told) == 3
+    assert len(instance.written) == 3
 
 
 async def test_what_etcd_has_not_taken_is_stored_later(graph: Graph) -> None:
@@ -149,7 +149,7 @@ async def test_what_etcd_has_not_taken_is_stored_later(graph: Graph) -> None:
     await store._write(instance)  # type: ignore[arg-type]
     instance.refuses = False
     await store._write(instance)  # type: ignore[arg-type]
-    assert len(instance.told) == 1
+    assert len(instance.written) == 1
 
 
 async def test_an_instance_that_begins_knows_what_is_stored(graph: Graph) -> None:
@@ -178,7 +178,7 @@ async def test_what_was_only_read_is_not_written_back(graph: Graph) -> None:
     instance = Instance(graph, "s-1")
     store = stored(graph, instance, learnt_elsewhere(graph))
     await store._write(instance)  # type: ignore[arg-type]
-    assert instance.told == []
+    assert instance.written == []
 
 
 @pytest.mark.parametrize("value", [b"nonsense", b"{}", b"x" * 100_000])
@@ -210,7 +210,9 @@ async def test_an_empty_value_lets_all_forget_and_what_comes_later_is_stored(gra
     instance.learn(60, 0.03)
     instance.profiles.settle()
     await store._write(instance)  # type: ignore[arg-type]
-    assert chat_s(load(instance.told[0], identity_of(graph.operators["s"]))) == pytest.approx(0.03, rel=0.05)
+    assert chat_s(load(instance.written[0], identity_of(graph.operators["s"]))) == pytest.approx(
+        0.03, rel=0.05
+    )
     fresh = Instance(graph, "s-2")
     stored(graph, fresh, b"")
     assert fresh.profiles.samples == 0
@@ -249,7 +251,7 @@ async def test_an_operator_that_serves_first_in_first_out_stores_nothing(tmp_pat
     instance: Any = Instance(graph, "s-1")
     store = stored(graph, instance, learnt_elsewhere(graph))
     await store._write(instance)
-    assert instance.told == []
+    assert instance.written == []
 
 
 async def test_times_hold_for_a_model_with_its_configuration(graph: Graph, tmp_path: Path) -> None:

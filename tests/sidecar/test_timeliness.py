@@ -34,14 +34,14 @@ class Teller:
         self.instance = "b-1"
         self.lease = 7
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.told: list[tuple[str, records.TimelinessRecord, int]] = []
+        self.written: list[tuple[str, records.TimelinessRecord, int]] = []
         self.refuses = 0
 
     async def tell(self, key: str, value: bytes, lease: int = 0) -> None:
         if self.refuses:
             self.refuses -= 1
             raise Unavailable("etcd is away")
-        self.told.append((key, records.decode_timeliness(value), lease))
+        self.written.append((key, records.decode_timeliness(value), lease))
 
 
 async def telling(counts: list[ServedCounts | None], node: Any) -> None:
@@ -66,7 +66,7 @@ async def test_what_changes_is_told_under_the_lease_of_the_registration_and_noth
     node = Teller()
     nothing, some = ServedCounts(0, 0), ServedCounts(3, 1, 0, "Deadline")
     await telling([None, nothing, nothing, some, some, some], node)
-    assert [(key, record.on_time, lease) for key, record, lease in node.told] == [
+    assert [(key, record.on_time, lease) for key, record, lease in node.written] == [
         ("/hams/v1/u/timeliness/b-1", 3, 7)
     ]
 
@@ -74,19 +74,19 @@ async def test_what_changes_is_told_under_the_lease_of_the_registration_and_noth
 async def test_a_policy_that_failed_is_told_though_nothing_was_served() -> None:
     node = Teller()
     await telling([ServedCounts(0, 0, 0, "Deadline", "it raised")], node)
-    assert [record.failed for _, record, _ in node.told] == ["it raised"]
+    assert [record.failed for _, record, _ in node.written] == ["it raised"]
 
 
 async def test_what_etcd_has_not_taken_is_told_later_and_a_lost_registration_tells_anew() -> None:
     node, some = Teller(), ServedCounts(3, 1)
     node.refuses = 1
     await telling([some, some], node)
-    assert len(node.told) == 1
+    assert len(node.written) == 1
     node.lease = 0
     await telling([some], node)
     node.lease = 8
     await telling([some], node)
-    assert [lease for _, _, lease in node.told] == [7, 8]
+    assert [lease for _, _, lease in node.written] == [7, 8]
 
 
 async def test_an_instance_that_is_over_tells_nothing() -> None:
@@ -97,7 +97,7 @@ async def test_an_instance_that_is_over_tells_nothing() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     task.cancel()
-    assert node.told == []
+    assert node.written == []
 
 
 def test_replies_are_on_time_what_was_not_answered_by_its_deadline_is_late_the_rest_is_neither() -> None:

@@ -35,33 +35,33 @@ def learnt() -> PolicyQueue:
 
 
 def test_it_tells_classes_with_their_features_times_and_how_good_predictions_were() -> None:
-    told = report("s", "s-1", "active", "Distribution", learnt())
-    assert decode_report(encode_report(told)) == told
-    assert [one.app for one in told.classes][-2:] == ["mail", None]
-    mail, everything = told.classes[-2:]
+    reported = report("s", "s-1", "active", "Distribution", learnt())
+    assert decode_report(encode_report(reported)) == reported
+    assert [one.app for one in reported.classes][-2:] == ["mail", None]
+    mail, everything = reported.classes[-2:]
     assert mail.mean_ms == pytest.approx(200, rel=0.05)
     assert mail.p50_ms <= mail.p95_ms <= mail.p99_ms
-    assert everything.samples == pytest.approx(told.learnt, rel=0.02)
-    chat = [one for one in told.classes if one.app == "chat"]
+    assert everything.samples == pytest.approx(reported.learnt, rel=0.02)
+    chat = [one for one in reported.classes if one.app == "chat"]
     assert len(chat) > 1, "features were cut"
     assert chat[0].low is None
     assert {one.high for one in chat[:-1]} >= {one.low for one in chat[1:]} - {None}
-    assert told.calibration.batches == 20
-    assert told.calibration.predicted_ms == pytest.approx(200, rel=0.05)
-    assert told.calibration.on_time == 1.0
+    assert reported.calibration.batches == 20
+    assert reported.calibration.predicted_ms == pytest.approx(200, rel=0.05)
+    assert reported.calibration.on_time == 1.0
 
 
 def test_before_anything_is_learnt_it_tells_so() -> None:
-    told = report("s", "s-1", "active", "Distribution", PolicyQueue(BATCH))
-    assert (told.learnt, told.classes, told.sizes, told.calibration.batches) == (0, (), (), 0)
-    assert told.calibration.predicted_ms is None
+    reported = report("s", "s-1", "active", "Distribution", PolicyQueue(BATCH))
+    assert (reported.learnt, reported.classes, reported.sizes, reported.calibration.batches) == (0, (), (), 0)
+    assert reported.calibration.predicted_ms is None
 
 
 def test_a_class_whose_place_has_changed_hands_is_left_out() -> None:
     queue = learnt()
     slot = queue.profiles.classes.apps.pop("mail").slot
-    told = report("s", "s-1", "active", "Distribution", queue)
-    assert "mail" not in [one.app for one in told.classes]
+    reported = report("s", "s-1", "active", "Distribution", queue)
+    assert "mail" not in [one.app for one in reported.classes]
     assert math.isfinite(slot)
 
 

@@ -439,29 +439,29 @@ def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], aw
 
 def timeliness_in(snapshot: Snapshot, prefix: str) -> dict[InstanceId, records.TimelinessRecord]:
     """What instances have told of how they serve by deadlines; what cannot be read is not told."""
-    told: dict[InstanceId, records.TimelinessRecord] = {}
+    reports: dict[InstanceId, records.TimelinessRecord] = {}
     for entry in snapshot.entries:
         name = entry.key.removeprefix(prefix)
         if name.startswith(records.TIMELINESS):
             with contextlib.suppress(records.MalformedRecord):
-                told[name.removeprefix(records.TIMELINESS)] = records.decode_timeliness(entry.value)
-    return told
+                reports[name.removeprefix(records.TIMELINESS)] = records.decode_timeliness(entry.value)
+    return reports
 
 
-def on_time_of(told: Collection[records.TimelinessRecord]) -> OnTime | None:
+def on_time_of(reports: Collection[records.TimelinessRecord]) -> OnTime | None:
     """What the records say together; None: there was nothing to do by a deadline."""
-    total = sum(record.on_time + record.late + record.shed for record in told)
+    total = sum(record.on_time + record.late + record.shed for record in reports)
     if not total:
         return None
-    on_time, shed = sum(record.on_time for record in told), sum(record.shed for record in told)
-    return OnTime(on_time / total, max(record.window_s for record in told), total, shed)
+    on_time, shed = sum(record.on_time for record in reports), sum(record.shed for record in reports)
+    return OnTime(on_time / total, max(record.window_s for record in reports), total, shed)
 
 
-def replaced_in(told: Mapping[InstanceId, records.TimelinessRecord]) -> tuple[PolicyReplaced, ...]:
+def replaced_in(reports: Mapping[InstanceId, records.TimelinessRecord]) -> tuple[PolicyReplaced, ...]:
     """The scheduling policies that were replaced."""
     return tuple(
         PolicyReplaced(record.of, name, record.policy, record.failed)
-        for name, record in sorted(told.items())
+        for name, record in sorted(reports.items())
         if record.failed
     )
 
@@ -502,10 +502,10 @@ def _instance(
     topology: Topology,
     answer: ProbeAnswer | None,
     leader: bool,
-    told: records.TimelinessRecord | None,
+    timeliness: records.TimelinessRecord | None,
 ) -> InstanceStatus:
     """What an instance says of itself; of a silent one (paused, starting) what the topology says."""
-    on_time = None if told is None else on_time_of((told,))
+    on_time = None if timeliness is None else on_time_of((timeliness,))
     if pids.of == MANAGER:
         return InstanceStatus(name, None, "manager", leader, 0, None, pids.proxy, None)
     if pids.of == FRONTEND:

@@ -345,15 +345,15 @@ class _Seen:
 
     def timeliness(self, of: str) -> list[TimelinessReport]:
         """What registered instances of an operator, or frontends, have told of deadlines, by their ids."""
-        told = sorted(self.world.timeliness.items())
-        return [item for name, item in told if item.of == of and name in self.world.registered]
+        reports = sorted(self.world.timeliness.items())
+        return [item for name, item in reports if item.of == of and name in self.world.registered]
 
     def on_time_percent(self, of: str) -> int | None:
         """How much of the last minute was in time, rounded down; None: nothing was to be done by a
         deadline."""
-        told = self.timeliness(of)
-        total = sum(item.total for item in told)
-        return 100 * sum(item.on_time for item in told) // total if total else None
+        reports = self.timeliness(of)
+        total = sum(item.total for item in reports)
+        return 100 * sum(item.on_time for item in reports) // total if total else None
 
     def serving_message(self, operators: list[Json]) -> str:
         """What there is to say of a graph that lacks nothing."""

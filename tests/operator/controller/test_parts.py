@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from hams_operator import limits
-from hams_operator.controller import mirror as mirror_module
+from hams_operator.controller import etcd_cache as cache_module
 from hams_operator.controller.election import LEASE, Election, lease_s
 from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import NoIdentities, metrics_token
@@ -462,17 +462,17 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
 async def test_who_tells_often_of_deadlines_is_a_reason_to_look_once_in_a_while_and_a_failed_policy_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mirror_module, "timeliness_news_s", 0.01)
+    monkeypatch.setattr(cache_module, "timeliness_news_s", 0.01)
     client, told, turned = MemoryStore().client(), list[str](), asyncio.Event()
 
     def changed(uid: str) -> None:
         told.append(uid)
         turned.set()
 
-    mirror = Mirror(client, changed)
+    cache = EtcdCache(client, changed)
 
     def note(name: str, value: bytes) -> None:
-        mirror._note(KeyValue(f"/hams/v1/u/{name}", value, 1, 1))
+        cache._note(KeyValue(f"/hams/v1/u/{name}", value, 1, 1))
 
     def tell(record: records.TimelinessRecord) -> None:
         note("timeliness/b-1", records.encode_timeliness(record))
@@ -490,7 +490,7 @@ async def test_who_tells_often_of_deadlines_is_a_reason_to_look_once_in_a_while_
     assert told == ["u"]
     tell(records.TimelinessRecord("b", 60.0, 9, failed="it raised"))
     assert told == ["u", "u"]
-    assert mirror.of("u").failed_policies == {"b-1": "it raised"}
+    assert cache.of("u").failed_policies == {"b-1": "it raised"}
 
 
 async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_looked_at() -> None:

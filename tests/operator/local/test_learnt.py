@@ -16,7 +16,7 @@ from hams_wire.probes import answer_probes
 from hams_wire.profiles import CalibrationReport, ProfileReport, encode_report
 
 
-async def told(values: dict[str, bytes], uid: str = "u") -> MemoryStore:
+async def stored(values: dict[str, bytes], uid: str = "u") -> MemoryStore:
     store = MemoryStore()
     writes = [Write(records.profile_key(uid, name), value) for name, value in values.items()]
     await store.client().transact((), writes)
@@ -30,7 +30,7 @@ async def held(store: MemoryStore, uid: str) -> dict[str, bytes]:
 
 
 async def test_what_one_run_has_learnt_the_next_one_begins_with(tmp_path: Path) -> None:
-    folder, before, after = tmp_path / "profiles", await told({"a": b"1", "b": b"2"}), MemoryStore()
+    folder, before, after = tmp_path / "profiles", await stored({"a": b"1", "b": b"2"}), MemoryStore()
     await learnt.save(before.client(), "u", folder, ("a", "b", "c"))
     await learnt.bring(after.client(), "v", folder, ("a", "b", "c"))
     assert await held(after, "v") == {"a": b"1", "b": b"2"}
@@ -39,7 +39,7 @@ async def test_what_one_run_has_learnt_the_next_one_begins_with(tmp_path: Path) 
 async def test_what_was_forgotten_or_is_of_operators_that_are_gone_is_removed(tmp_path: Path) -> None:
     for name in ("a.profile", "b.profile", "gone.profile", "a.profile.new"):
         (tmp_path / name).write_bytes(b"old")
-    store = await told({"a": b""})
+    store = await stored({"a": b""})
     await learnt.save(store.client(), "u", tmp_path, ("a", "b"))
     assert os.listdir(tmp_path) == ["b.profile"], "of b nothing new was learnt"
 
@@ -48,7 +48,7 @@ async def test_whatever_is_wrong_with_it_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    store = await told({"a": b"1"})
+    store = await stored({"a": b"1"})
     client = store.client()
     client.partition()
     (tmp_path / "a.profile").write_bytes(b"x" * 100_000)
@@ -63,20 +63,20 @@ async def test_whatever_is_wrong_with_it_the_run_goes_on(
 
 async def test_living_proxies_are_asked_and_what_is_no_answer_is_left_out(tmp_path: Path) -> None:
     nothing = CalibrationReport(0, None, None, None, None, None)
-    told = ProfileReport("b", "b-1", "primary", "Distribution", "", 0, 0, 0, (), (), nothing)
-    pages = {"b-1": encode_report(told), "b-2": b"nonsense", "b-3": None, "a-1": encode_report(told)}
+    stored = ProfileReport("b", "b-1", "primary", "Distribution", "", 0, 0, 0, (), (), nothing)
+    pages = {"b-1": encode_report(stored), "b-2": b"nonsense", "b-3": None, "a-1": encode_report(stored)}
     servers = []
     for name in pages:
         answer = functools.partial(pages.get, name)
         servers.append(await answer_probes(tmp_path / name, lambda: None, profile=answer))
     sources = [Source(name[0], name, "proxy", str(tmp_path / name)) for name in (*pages, "b-4")]
     frontend = Source("", "f-1", "frontend", str(tmp_path / "a-1"))
-    assert await learnt.profiles_of([*sources, frontend], ("b",)) == (told,)
+    assert await learnt.profiles_of([*sources, frontend], ("b",)) == (stored,)
     for server in servers:
         server.close()
 
 
 async def test_a_persons_word_is_written_for_each_operator() -> None:
-    store = await told({"a": b"1", "b": b"2"})
+    store = await stored({"a": b"1", "b": b"2"})
     await learnt.forget(store.client(), "u", ("a", "c"))
     assert await held(store, "u") == {"a": b"", "b": b"2", "c": b""}

@@ -77,11 +77,11 @@ def entry(name: str, value: bytes) -> KeyValue:
 
 
 def test_what_instances_tell_of_deadlines_is_read_and_what_is_no_record_is_passed_over() -> None:
-    told = records.TimelinessRecord("b", 60.0, 97, 2, 1, "Distribution", "it raised X")
+    reported = records.TimelinessRecord("b", 60.0, 97, 2, 1, "Distribution", "it raised X")
     snapshot = Snapshot(
         3,
         (
-            entry("timeliness/b-1", records.encode_timeliness(told)),
+            entry("timeliness/b-1", records.encode_timeliness(reported)),
             entry("timeliness/b-2", b"nonsense"),
             entry("timeliness/c-1", records.encode_timeliness(records.TimelinessRecord("c", 60.0))),
             entry("topology", b"{}"),
