@@ -37,6 +37,7 @@ from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
+from hams_wire.limits import policy_failure_chars_max
 from hams_wire.node import Node
 from hams_wire.peers.visits import Visit
 from hams_wire.process import Asked, Options, common_arguments, open_graph, run
@@ -334,7 +335,8 @@ def served(node: Node) -> ServedCounts | None:
     if not isinstance(queue, PolicyQueue):
         return None
     policy = machine.operator.batch.policy
-    return ServedCounts(queue.on_time, queue.late_runs, queue.shed, policy, queue.failed)
+    failed = queue.failed[:policy_failure_chars_max]
+    return ServedCounts(queue.on_time, queue.late_runs, queue.shed, policy, failed)
 
 
 def arena_bytes(path: Path) -> int:

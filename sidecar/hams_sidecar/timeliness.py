@@ -72,6 +72,7 @@ async def tell_timeliness(
     None where nobody counts."""
     window = TimelinessWindow(of)
     written: tuple[int, records.TimelinessRecord] | None = None
+    failed = ""
     while True:
         await asyncio.sleep(every_s)
         node = now()
@@ -79,6 +80,9 @@ async def tell_timeliness(
         if node is None or served is None:
             continue
         record = window.record(served)
+        if record.failed and record.failed != failed:
+            log.error("Fifo serves %s in place of %s, which failed: %s", of, record.policy, record.failed)
+        failed = record.failed
         nothing = written is None and not (record.on_time or record.late or record.shed or record.failed)
         if not node.lease or nothing or written == (node.lease, record):
             continue

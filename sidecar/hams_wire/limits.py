@@ -268,6 +268,9 @@ is at most so old."""
 timeliness_window_s = 60.0
 """What status shows of deadlines is about the requests of so long."""
 
+policy_failure_chars_max = 500
+"""Characters of what a scheduling policy did wrong that are reported: an exception may quote a request."""
+
 late_log_s = 10.0
 """An instance that gets too little CPU says so at most this often."""
 

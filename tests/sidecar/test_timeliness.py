@@ -1,13 +1,36 @@
 """How an instance serves by deadlines: a window of counts, and who is told of it when."""
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from hams_graph import load
+from hams_protocol.stateless import StatelessMachine
 from hams_sidecar.endpoint.tally import RequestTally
 from hams_sidecar.metrics import Metrics
+from hams_sidecar.proxy import served
 from hams_sidecar.timeliness import ServedCounts, TimelinessWindow, tell_timeliness
 from hams_wire import records
 from hams_wire.errors import Unavailable
+from hams_wire.scheduling import queue_of
+
+GRAPH = """
+apiVersion: hams.dev/v1alpha1
+kind: ServiceGraph
+metadata: {name: g}
+spec:
+  inputs: [{name: x, datatype: FP32, shape: [1]}]
+  outputs: [{name: x, from: s.x}]
+  operators:
+  - name: s
+    model: {entrypoint: "m:S"}
+    inputs: [request.x]
+    outputs: [{name: x, datatype: FP32, shape: [1]}]
+    batch: {maxRows: 8, maxDelay: 0}
+"""
 
 
 def test_a_window_holds_what_was_counted_since_its_beginning() -> None:
@@ -71,10 +94,31 @@ async def test_what_changes_is_told_under_the_lease_of_the_registration_and_noth
     ]
 
 
-async def test_a_policy_that_failed_is_told_though_nothing_was_served() -> None:
-    node = Teller()
-    await telling([ServedCounts(0, 0, 0, "Deadline", "it raised")], node)
+async def test_a_policy_that_failed_is_reported_once_though_nothing_was_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node, failed = Teller(), ServedCounts(0, 0, 0, "Deadline", "it raised")
+    await telling([failed, failed], node)
     assert [record.failed for _, record, _ in node.written] == ["it raised"]
+    assert caplog.messages == ["Fifo serves b in place of Deadline, which failed: it raised"]
+
+
+def test_of_a_proxy_it_counts_what_its_policy_counts_and_says_shortly_why_it_failed(tmp_path: Path) -> None:
+    def node(batch: str) -> Any:
+        (tmp_path / "graph.yaml").write_text(GRAPH.replace("maxDelay: 0", batch))
+        machine = StatelessMachine(load(tmp_path / "graph.yaml"), "s", "s-1", queue_of)
+        return SimpleNamespace(machine=machine)
+
+    assert served(node("maxDelay: 0")) is None
+    deadline = node("policy: Deadline")
+    queue = deadline.machine.queue
+    queue.on_time, queue.late_runs, queue.shed = 7, 2, 1
+    assert served(deadline) == ServedCounts(7, 2, 1, "Deadline", "")
+    queue._lawful.failed = "it raised " + "x" * 100_000
+    reported = served(deadline)
+    assert reported is not None
+    assert reported.failed.startswith("it raised xxx")
+    assert len(reported.failed) == 500
 
 
 async def test_what_etcd_has_not_taken_is_told_later_and_a_lost_registration_tells_anew() -> None:

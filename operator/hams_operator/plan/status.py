@@ -340,7 +340,7 @@ class _Seen:
             entry["onTimePercent"] = on_time
         failed = [item for item in self.timeliness(name) if item.failed]
         if failed:
-            entry["policyReplaced"] = {"policy": failed[0].policy, "reason": failed[0].failed[:1024]}
+            entry["policyReplaced"] = {"policy": failed[0].policy, "reason": failed[0].failed}
         return entry
 
     def timeliness(self, of: str) -> list[TimelinessReport]:
