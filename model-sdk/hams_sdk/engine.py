@@ -11,6 +11,7 @@ import inspect
 import mmap
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,8 @@ class RunResult:
     """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why, and
     `place` where in the author's code.
 
-    `updated`: the update stage was entered. `broke_contract`: it failed whatever its inputs were.
+    `updated`: the update stage was entered. `broke_contract`: it failed whatever its inputs were. `seconds`:
+    what the run took outside its update stage, `update_s`: inside it; the wait to be let in is in neither.
     """
 
     units: list[UnitOutput] | None
@@ -79,6 +81,8 @@ class RunResult:
     abandoned: bool = False
     broke_contract: bool = False
     place: str = ""
+    seconds: float = 0.0
+    update_s: float = 0.0
 
 
 def _broke_contract(error: Exception) -> bool:
@@ -126,19 +130,25 @@ class _Boundary:
         self._lock = lock
         self._wanted = False
         self._held = False
+        self._entered_at = 0.0
         self.entered = False
         self.abandoned = False
+        self.waited_s = self.update_s = 0.0
 
     def __enter__(self) -> None:
         if self._wanted:
             raise ModelFault("the update stage was entered twice in one run")
         self._wanted = True
+        began = time.perf_counter()
         try:
             self._gate()
+            self._lock.acquire()
         except Abandoned:
             self.abandoned = True
             raise
-        self._lock.acquire()
+        finally:
+            self._entered_at = time.perf_counter()
+            self.waited_s = self._entered_at - began
         self.entered = self._held = True
         self._open_state(True)
 
@@ -153,6 +163,7 @@ class _Boundary:
             self._held = False
             self._open_state(False)
             self._lock.release()
+            self.update_s = time.perf_counter() - self._entered_at
 
 
 class Engine:
@@ -208,7 +219,14 @@ class Engine:
 
     def run(self, units: Sequence[UnitInput], gate: Gate) -> RunResult:
         """Run the model on a batch. Never raises for what the model does, other than to end the process."""
+        began = time.perf_counter()
         boundary = _Boundary(gate, self._lock, self.state.open)
+        result = self._result(units, boundary)
+        result.update_s = boundary.update_s
+        result.seconds = time.perf_counter() - began - boundary.waited_s - boundary.update_s
+        return result
+
+    def _result(self, units: Sequence[UnitInput], boundary: _Boundary) -> RunResult:
         try:
             outputs = self._execute(self._batch(units), boundary)
         except Abandoned:

@@ -280,6 +280,7 @@ class _Runs:
         ]
         result = self._engine.run(units, _pass if frame.get("enter") else lambda: self._gate(number))
         del units
+        took = {"seconds": result.seconds, "update_s": result.update_s}
         if result.units is None:
             self._channel.send(
                 FrameKind.FAILED,
@@ -287,16 +288,22 @@ class _Runs:
                 message=result.message,
                 updated=result.updated,
                 abandoned=result.abandoned,
+                **took,
             )
             return
         try:
             placed = self._write(number, result.units, [unit["space"] for unit in frame["units"]])
         except StateFault as error:
             self._channel.send(
-                FrameKind.FAILED, batch=number, message=str(error), updated=result.updated, abandoned=False
+                FrameKind.FAILED,
+                batch=number,
+                message=str(error),
+                updated=result.updated,
+                abandoned=False,
+                **took,
             )
             return
-        self._channel.send(FrameKind.DONE, batch=number, updated=result.updated, units=placed)
+        self._channel.send(FrameKind.DONE, batch=number, updated=result.updated, units=placed, **took)
 
     def _gate(self, number: int) -> None:
         if not self._engine.spec.stateful:

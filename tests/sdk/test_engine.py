@@ -8,7 +8,7 @@ import pytest
 
 import hams_sdk
 from hams_sdk.engine import Engine, UnitInput
-from hams_sdk.errors import ModelFault, StateFault
+from hams_sdk.errors import Abandoned, ModelFault, StateFault
 from hams_sdk.sample import row_of
 from hams_sdk.specs import OperatorSpec, TensorSpec
 from hams_sdk.state import State
@@ -201,3 +201,36 @@ def test_a_loaded_state_has_no_gradients() -> None:
     state.load(memoryview(memory))
     assert plain.grad is None
     assert net.weight.grad is None
+
+
+def test_a_run_says_how_long_it_took_without_its_wait_to_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock moves only where somebody is said to work, or to wait."""
+    now = [100.0]
+    monkeypatch.setattr("hams_sdk.engine.time.perf_counter", lambda: now[0])
+
+    def goes_on(seconds: float) -> None:
+        now[0] += seconds
+
+    class Slow(Sum):
+        def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+            goes_on(3.0)
+            with update:
+                goes_on(20.0)
+            goes_on(1.0)
+            if self.returned is not None:
+                raise ValueError("no")
+            return {"y": batch["x"]}
+
+    def turned_away() -> None:
+        goes_on(500.0)
+        raise Abandoned
+
+    made = engine(Slow())
+    units = [UnitInput("r", 1, [np.ones((1, 2), np.float32)], {})]
+    done = made.run(units, lambda: goes_on(500.0))
+    assert (done.seconds, done.update_s) == (pytest.approx(4.0), pytest.approx(20.0))
+    abandoned = made.run(units, turned_away)
+    assert (abandoned.abandoned, abandoned.seconds, abandoned.update_s) == (True, pytest.approx(3.0), 0.0)
+    made.model.returned = "an error"  # type: ignore[attr-defined]
+    failed = made.run(units, lambda: goes_on(500.0))
+    assert (failed.units, failed.seconds, failed.update_s) == (None, pytest.approx(4.0), pytest.approx(20.0))

@@ -84,20 +84,25 @@ class UnitDone(FromModel, frozen=True):
 
 
 class Done(FromModel, frozen=True):
-    """The outputs of a batch, unit by unit."""
+    """The outputs of a batch, unit by unit. `seconds`: what the run took outside its update stage;
+    `update_s`: inside it; 0: the model does not say."""
 
     batch: int
     updated: bool
     units: list[UnitDone]
+    seconds: float = 0.0
+    update_s: float = 0.0
 
 
 class Failed(FromModel, frozen=True):
-    """The batch failed as a whole, or was abandoned at the boundary."""
+    """The batch failed as a whole, or was abandoned at the boundary. `seconds`, `update_s`: see `Done`."""
 
     batch: int
     message: str
     updated: bool
     abandoned: bool = False
+    seconds: float = 0.0
+    update_s: float = 0.0
 
 
 class CaptureDone(FromModel, frozen=True):

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from hams_protocol.effects import (
@@ -202,6 +203,7 @@ class ModelLink:
         self, session: Session, batch: BatchInModel, spaces: list[Buffer], places: list[list[object]]
     ) -> None:
         batch.spaces = spaces
+        batch.sent_at = monotonic()
         session.running_since = asyncio.get_running_loop().time()
         units = [
             {
@@ -297,8 +299,10 @@ class ModelLink:
             case frames.Done() if session.batch is not None and session.batch.number == frame.batch:
                 self._done(session, session.batch, frame)
             case frames.Failed() if session.batch is not None and session.batch.number == frame.batch:
+                own_s = session.batch.own_s(frame)
+                message = frame.message[: limits.MESSAGE_CHARS_MAX]
                 self._finished(session)
-                self._emit(BatchFailed(frame.batch, frame.message[: limits.MESSAGE_CHARS_MAX], frame.updated))
+                self._emit(BatchFailed(frame.batch, message, frame.updated, own_s))
             case frames.WantSpace() if (
                 session.batch is not None and session.batch.number == frame.id and not session.batch.asking
             ):
@@ -340,10 +344,11 @@ class ModelLink:
             self._sessions.broken(session, f"results of batch {batch.number}: {error}")
             return
         self._finished(session)
+        own_s = batch.own_s(frame)
         if batch.abandon and not frame.updated:
-            self._emit(BatchFailed(batch.number, "abandoned", False))
+            self._emit(BatchFailed(batch.number, "abandoned", False, own_s))
         else:
-            self._emit(BatchDone(batch.number, results, frame.updated))
+            self._emit(BatchDone(batch.number, results, frame.updated, own_s))
 
     def _result(self, unit: BatchUnit, rows: int, space: Buffer, done: frames.UnitDone) -> UnitResult:
         if done.error is not None:

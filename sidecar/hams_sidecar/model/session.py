@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Coroutine
+from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from hams_protocol.effects import BatchUnit, LoadState
@@ -11,7 +12,7 @@ from hams_sidecar.arena import Buffer
 from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.declared import UnitInputs
-from hams_sidecar.model.frames import Ready
+from hams_sidecar.model.frames import Done, Failed, Ready
 from hams_sidecar.model.process import ModelProcess
 
 Image: TypeAlias = Buffer | ChunkTable
@@ -30,10 +31,10 @@ class BatchInModel:
     until it is over.
 
     `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it.
-    `abandon`: it must not pass.
+    `abandon`: it must not pass. `sent_at`: when the model was told to run, on the machine's monotonic clock.
     """
 
-    __slots__ = ("abandon", "asking", "enter", "inputs", "number", "spaces", "units", "wanted")
+    __slots__ = ("abandon", "asking", "enter", "inputs", "number", "sent_at", "spaces", "units", "wanted")
 
     def __init__(
         self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs], enter: bool = False
@@ -46,6 +47,13 @@ class BatchInModel:
         self.abandon = False
         self.asking = False
         self.wanted = False
+        self.sent_at = 0.0
+
+    def own_s(self, frame: Done | Failed) -> float:
+        """What the model says that its run took, its wait to be let in left out; 0 if it does not say, or
+        says what cannot be: a time below zero, or more than has passed."""
+        parts_s = (frame.seconds, frame.update_s)
+        return sum(parts_s) if min(parts_s) >= 0.0 and sum(parts_s) <= monotonic() - self.sent_at else 0.0
 
 
 class Session:

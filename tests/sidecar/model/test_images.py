@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.sidecar.model.conftest import one_operator
 
-from hams_protocol.effects import Capture, LoadState
-from hams_protocol.events import Captured, Loaded, ModelDied, ModelReady
+from hams_protocol.effects import Capture, LoadState, StartBatch
+from hams_protocol.events import BatchFailed, Captured, Loaded, ModelDied, ModelReady
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.chunks import ChunkTable, Difference
@@ -134,7 +134,11 @@ class OldModel:
 
     async def loads(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            _, body = await self.read(reader)
+            kind, body = await self.read(reader)
+            if kind == 67:  # it knows no `seconds` either
+                failed = {"message": "cannot", "updated": False, "abandoned": False}
+                writer.write(self.frame(7, batch=body["batch"], **failed))
+                continue
             _, at, nbytes = body["image"]
             self.state = np.array(self.region[at : at + nbytes])
             writer.write(self.frame(10, token=body["token"], seconds=0.0))
@@ -174,6 +178,8 @@ async def test_a_model_of_contract_version_1_is_captured_whole_and_cut_here(tmp_
         again = (await events.get()).state
         assert again.fresh_nbytes == 0
         assert image_of(again) == image_of(states[1])
+        link.perform(StartBatch(1, ()))
+        assert await events.get() == BatchFailed(1, "cannot", False, 0.0)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
