@@ -3,14 +3,18 @@
 The laws: a unit that `take` or `late` returns is READY, is queued, and is not returned again before it is
 added again; the units of a batch share one `batch_key` and fill `max_rows` at most, unless it is a single
 unit; a unit with attempts goes alone and before all others; `take` is non-empty when READY units wait and
-`now >= deadline()`. A policy that breaks one, or raises, is replaced by `Fifo` with all units that wait, in
-order of arrival.
+`now >= deadline()`, which is some instant while they wait and the model is free. A policy that breaks one, or
+raises, is replaced by `Fifo` with all units that wait, in order of arrival.
+
+A unit may be added while it waits: it was reset, and is ready again. It waits once all the same; that its
+policy has two entries of it is no fault of the policy's.
 """
 
 import math
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from hams_schedule.limits import unready_units_max
 from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.scheduler import READY, BatchTiming, SchedulerPort, U
 
@@ -36,13 +40,16 @@ class Lawful(Generic[U]):
         # Units that were added and not returned, by identity, in order of arrival.
         self._waiting: dict[int, U] = {}
         self._suspects: dict[int, U] = {}
+        # Units of which the policy may have more entries than one, and how many more.
+        self._surplus: dict[int, tuple[U, int]] = {}
+        self._runs = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
-        self._waiting.pop(id(unit), None)
+        self._arrives(unit)
         self._waiting[id(unit)] = unit
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
@@ -50,7 +57,7 @@ class Lawful(Generic[U]):
 
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
-        self._waiting.pop(id(unit), None)
+        self._arrives(unit)
         self._waiting = {id(unit): unit, **self._waiting}
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
@@ -59,8 +66,7 @@ class Lawful(Generic[U]):
     def take(self, now: float) -> list[U]:
         """The next batch."""
         policy = self.policy
-        nothing: list[U] = []
-        batch = self._asked(lambda policy: policy.take(now), nothing, now)
+        batch = self._taken(now)
         if self.policy is policy:
             broken = self._broken_units(batch) or self._broken_batch(batch)
             if not broken and not batch and self._drop_unready() and now >= self.deadline():
@@ -74,7 +80,7 @@ class Lawful(Generic[U]):
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
         nothing: list[U] = []
-        units = self._asked(lambda policy: policy.late(now), nothing, now)
+        units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now))
         broken = self._broken_units(units)
         if broken:
             self._fail(broken, now)
@@ -84,17 +90,22 @@ class Lawful(Generic[U]):
     def deadline(self) -> float:
         """The next instant at which `take` or `late` could answer otherwise."""
         wakes = self._asked(lambda policy: policy.deadline(), math.nan, 0.0)
-        if math.isnan(wakes):
-            self._fail("deadline() is no instant", 0.0)
+        broken = "deadline() is no instant" if math.isnan(wakes) else ""
+        if wakes == math.inf and not self._runs and self._drop_unready():
+            broken = "deadline() is infinite, and units wait"
+        if broken:
+            self._fail(broken, 0.0)
             wakes = self.policy.deadline()
         return wakes
 
     def started(self, batch: int, units: list[U], now: float) -> None:
         """The model runs `units`."""
+        self._runs = True
         self._asked(lambda policy: policy.started(batch, units, now), None, now)
 
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended."""
+        self._runs = False
         self._asked(lambda policy: policy.finished(batch, timing, now), None, now)
 
     def plan(self, now: float, budget_s: float) -> bool:
@@ -105,6 +116,8 @@ class Lawful(Generic[U]):
         """Forget all units."""
         self._waiting.clear()
         self._suspects.clear()
+        self._surplus.clear()
+        self._runs = False
         self._asked(lambda policy: policy.clear(), None, 0.0)
 
     def _asked(self, call: Callable[[SchedulerPort[U]], T], otherwise: T, now: float) -> T:
@@ -147,6 +160,7 @@ class Lawful(Generic[U]):
         if not self._replace:
             raise LawBroken(law)
         self.failed = self.failed or law
+        self._surplus.clear()
         successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
         for unit in self._waiting.values():
             if unit.stage == READY:
@@ -159,6 +173,44 @@ class Lawful(Generic[U]):
             del self._waiting[number]
             self._suspects.pop(number, None)
         return bool(self._waiting)
+
+    def _taken(self, now: float) -> list[U]:
+        """What the policy takes; one that only empties itself of surplus entries is asked again."""
+        policy, nothing = self.policy, list[U]()
+        while True:
+            units = self._asked(lambda policy: policy.take(now), nothing, now)
+            batch = self._without_surplus(units)
+            if batch or not units or self.policy is not policy:
+                return batch
+
+    def _arrives(self, unit: U) -> None:
+        """A unit is about to wait. One that waits already leaves its place, and an entry in the policy."""
+        if self._waiting.pop(id(unit), None) is not None:
+            entries = self._surplus.get(id(unit), (unit, 0))[1]
+            self._surplus[id(unit)] = (unit, entries + 1)
+        elif len(self._waiting) > 2 * len(self.policy) + unready_units_max:
+            self._drop_unready()  # as the policy has done, or takes would
+            ready = [item for item in self._surplus.values() if item[0].stage == READY]
+            self._surplus = {id(unit): (unit, entries) for unit, entries in ready}
+
+    def _without_surplus(self, units: list[U]) -> list[U]:
+        """An answer without the entries of units that it names a second time, or that do not wait any more,
+        though only as many as there are."""
+        if not self._surplus:
+            return units
+        chosen: list[U] = []
+        seen: set[int] = set()
+        for unit in units:
+            number = id(unit)
+            entries = self._surplus[number][1] if number in self._surplus else 0
+            if entries and (number in seen or number not in self._waiting):
+                self._surplus[number] = (unit, entries - 1)
+                if entries == 1:
+                    del self._surplus[number]
+            else:
+                seen.add(number)
+                chosen.append(unit)
+        return chosen
 
     def _returned(self, units: list[U]) -> list[U]:
         for unit in units:

@@ -89,6 +89,10 @@ rollout_step_s = 2e-6
 """What one step of a decision costs, compiled: one class at one batch of a roll-out, or one unit of a
 candidate. Turns a budget of seconds into steps."""
 
+unready_units_max = 64
+"""Units that are READY no more and that a policy has dropped, before they are forgotten here too; beside as
+many as wait."""
+
 late_share = 0.05
 """Share of busy time that units without a chance get, where they are not shed."""
 

@@ -124,6 +124,8 @@ class Broken(FifoPolicy[Work]):
     def deadline(self) -> float:
         if self.how == "nan":
             return math.nan
+        if self.how == "for-ever":
+            return math.inf
         return super().deadline()
 
     def plan(self, now: float, budget_s: float) -> bool:
@@ -177,6 +179,7 @@ LAWS = {
     "greedy": "rows",
     "late-foreign": "does not wait",
     "nan": "no instant",
+    "for-ever": "infinite, and units wait",
     "plan-raises": "raised RuntimeError: no plan",
 }
 
@@ -264,3 +267,68 @@ def test_a_unit_that_is_ready_no_more_makes_no_other_wait() -> None:
     assert policy.take(0.0) == []
     gone.stage = 0
     assert policy.take(0.1) == [other]
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("first", [False, True], ids=["add", "add_first"])
+def test_a_unit_that_is_added_twice_runs_once_and_no_policy_is_blamed(name: str, first: bool) -> None:
+    """As the core does: a unit is reset, and ready again, while its first entry is still in the queue."""
+    policy: Lawful[Work] = Lawful(POLICIES[name](), MAX_ROWS, replace=False)
+    units = [Work(due=9.0 + number / 100) for number in range(3)]
+    for unit in [*units, *units[:2], units[0]]:
+        if unit in units[:1] and first and len(policy) == len(units):
+            policy.add_first(unit, 0.0)
+        else:
+            policy.add(unit, 0.0)
+    assert len(policy) == 3
+    handed: list[Work] = []
+    for now in range(1, 120):
+        handed += policy.late(now / 10)
+        handed += policy.take(now / 10)
+    assert sorted(map(id, handed)) == sorted(map(id, units))
+    assert len(policy) == 0
+    assert policy.deadline() == math.inf
+
+
+def test_a_unit_that_comes_back_while_its_second_entry_is_still_there_runs_once_more() -> None:
+    policy: Lawful[Work] = Lawful(FifoPolicy(1), 1, replace=False)
+    unit, other = Work(), Work()
+    for each in (unit, other, unit):
+        policy.add(each, 0.0)
+    assert policy.take(0.0) == [unit]
+    policy.add_first(unit, 0.0)
+    assert [policy.take(0.0) for _ in range(3)] == [[unit], [other], []]
+
+
+def test_a_policy_that_repeats_is_caught_beside_units_that_were_added_twice() -> None:
+    policy: Lawful[Work] = Lawful(Broken("repeats"), MAX_ROWS, replace=False)
+    unit, other = Work(), Work()
+    for each in (unit, unit, other):
+        policy.add(each, 0.0)
+    assert len(policy.take(1.0)) == 2
+    with pytest.raises(LawBroken, match="does not wait"):
+        policy.take(1.0)
+
+
+def test_an_infinite_deadline_is_no_breach_while_the_model_runs_or_nothing_waits() -> None:
+    policy = filled(Broken("for-ever"), [Work() for _ in range(MAX_ROWS + 1)], replace=False)
+    policy.started(1, policy.take(0.0), 0.0)
+    assert policy.deadline() == math.inf
+    policy.finished(1, Took(0.1), 0.1)
+    with pytest.raises(LawBroken, match="infinite, and units wait"):
+        policy.deadline()
+    policy = filled(Broken("for-ever"), [Work(stage=0)], replace=False)
+    assert policy.deadline() == math.inf
+
+
+def test_units_that_policies_drop_are_not_remembered_for_ever() -> None:
+    policy: Lawful[Work] = Lawful(POLICIES["distribution"](), MAX_ROWS, replace=False)
+    for number in range(5_000):
+        now = number / 1_000
+        unit = Work(due=now + 0.01)
+        policy.add(unit, now)
+        unit.stage = 0
+        policy.add(Work(due=now + 0.2), now)
+        policy.late(now)
+        policy.take(now)
+    assert len(policy) < 1_000
