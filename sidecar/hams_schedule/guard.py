@@ -14,11 +14,13 @@ from typing import Final, Generic
 
 from hams_schedule.classes import REST
 from hams_schedule.limits import (
+    guard_arrivals_min,
     guard_round_s,
     guard_slice_events,
     guard_switch_s,
     guard_units_max,
     guard_window_s,
+    unready_units_max,
 )
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import READY, BatchTiming, SchedulerPort, U
@@ -29,6 +31,30 @@ WINS: Final = 3
 """Rounds of those that a policy has to win."""
 ERRORS: Final = 1.5
 """Standard errors by which a round is won."""
+
+
+class Pace:
+    """How fast the guard judges: seconds between two rounds, and between two switches (but for the first).
+
+    `arrivals_min`: what a round needs; `errors`: the standard errors by which it is won; `wins`: how many of
+    the last `ROUNDS` a policy has to win.
+    """
+
+    __slots__ = ("arrivals_min", "errors", "round_s", "switch_s", "wins")
+
+    def __init__(
+        self,
+        round_s: float = guard_round_s,
+        switch_s: float = guard_switch_s,
+        arrivals_min: int = guard_arrivals_min,
+        errors: float = ERRORS,
+        wins: int = WINS,
+    ) -> None:
+        self.round_s = round_s
+        self.switch_s = switch_s
+        self.arrivals_min = arrivals_min
+        self.errors = errors
+        self.wins = wins
 
 
 class Shadow:
@@ -114,39 +140,49 @@ class Replay:
         self._ends = now + self._took
         self._batch += 1
         self._policy.started(self._batch, self._running, now)
+        self._policy.plan(now, math.inf)
 
 
 class Round:
-    """The same shadows through all policies."""
+    """The same shadows through all policies, one policy after the other."""
 
     def __init__(
         self, factories: dict[str, Factory], arrivals: list["Arrival"], profiles: Profiles, seed: int
     ) -> None:
-        self._replays: dict[str, Replay] = {}
+        self._factories = factories
+        self._arrivals = arrivals
+        self._profiles = profiles
+        self._alone = alone_times(arrivals, profiles, seed)
         self._count = len(arrivals)
-        for name, factory in factories.items():
-            shadows = shadows_of(arrivals, profiles, seed)  # units of one policy only: they carry their stage
-            self._replays[name] = Replay(factory(), shadows, profiles)
-        self._open = list(self._replays)
+        self._replays: dict[str, Replay] = {}
+        self._left = list(factories)
+        self._open: Replay | None = None
 
     def step(self, events: int) -> bool:
-        """Handle `events` events; whether there are more."""
-        for _ in range(events):
-            if not self._open:
+        """Make a policy ready, or handle `events` events; whether there are more."""
+        if self._open is None:
+            if not self._left:
                 return False
-            if not self._replays[self._open[-1]].step():
-                self._open.pop()
-        return bool(self._open)
+            name = self._left.pop()
+            shadows = shadows_of(self._arrivals, self._alone)
+            self._open = self._replays[name] = Replay(self._factories[name](), shadows, self._profiles)
+            return True
+        for _ in range(events):
+            if not self._open.step():
+                self._open = None
+                return bool(self._left)
+        return True
 
-    def winner(self, serving: str) -> str:
-        """The policy that finished clearly more in time than the serving one; that one if there is none."""
+    def winner(self, serving: str, errors: float) -> str:
+        """The policy that finished more in time than the serving one, by so many standard errors; that one if
+        there is none."""
         best, most = serving, 0.0
         ours = self._replays[serving].on_time
         for name, replay in self._replays.items():
             gains = [replay.on_time.get(place, 0.0) - ours.get(place, 0.0) for place in range(self._count)]
             mean = sum(gains) / self._count
             sd = math.sqrt(sum([(gain - mean) ** 2 for gain in gains]) / self._count)
-            if mean > most and mean > ERRORS * sd / math.sqrt(self._count):
+            if mean > most and mean > errors * sd / math.sqrt(self._count):
                 best, most = name, mean
         return best
 
@@ -163,20 +199,20 @@ class Arrival:
         self.rows = rows
 
 
-def shadows_of(arrivals: list[Arrival], profiles: Profiles, seed: int) -> list[Shadow]:
-    """Shadows with times drawn from the laws of their classes: the same draws for the same seed."""
+def alone_times(arrivals: list[Arrival], profiles: Profiles, seed: int) -> list[float]:
+    """A stand-alone time for each arrival, drawn from the law of its class: the same draws for the same
+    seed."""
     drawn = random.Random(seed)
     cdfs, grid = profiles.cdfs(), profiles.grid
     assert grid is not None
+    return [grid.quantile(cdfs.get(arrival.cls, cdfs[REST]), drawn.random()) for arrival in arrivals]
+
+
+def shadows_of(arrivals: list[Arrival], alone: list[float]) -> list[Shadow]:
+    """Shadows for one policy: they carry their stage."""
     return [
-        Shadow(
-            arrival.at,
-            arrival.cls,
-            arrival.rows,
-            arrival.at + arrival.budget,
-            grid.quantile(cdfs.get(arrival.cls, cdfs[REST]), drawn.random()),
-        )
-        for arrival in arrivals
+        Shadow(arrival.at, arrival.cls, arrival.rows, arrival.at + arrival.budget, time)
+        for arrival, time in zip(arrivals, alone, strict=True)
     ]
 
 
@@ -193,9 +229,11 @@ class Guarded(Generic[U]):
         shadows: dict[str, Factory],
         profiles: Profiles,
         seed: int,
+        pace: Pace,
     ) -> None:
         self.name = next(iter(serving))
         self.switches = 0
+        self._pace = pace
         self._serving = serving
         self._shadows = shadows
         self._profiles = profiles
@@ -215,6 +253,8 @@ class Guarded(Generic[U]):
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit, and remember its arrival."""
+        if len(self._waiting) > 2 * len(self._policy) + unready_units_max:
+            self._drop_unready()
         self._waiting[id(unit)] = unit
         if unit.due < math.inf:
             self._arrivals.append(Arrival(now, unit.due - now, unit.cls, unit.rows))
@@ -259,7 +299,7 @@ class Guarded(Generic[U]):
             return self._begin(now)
         if self._round.step(guard_slice_events):
             return True
-        self._winners.append(self._round.winner(self.name))
+        self._winners.append(self._round.winner(self.name, self._pace.errors))
         self._round = None
         self._judge(now)
         return False
@@ -269,14 +309,22 @@ class Guarded(Generic[U]):
         self._waiting.clear()
         self._policy.clear()
 
+    def budget_s(self) -> float:
+        """What most of the newest requests had left as they came: their median; 0 of none."""
+        budgets = sorted([arrival.budget for arrival in self._arrivals])
+        return budgets[len(budgets) // 2] if budgets else 0.0
+
+    def _drop_unready(self) -> None:
+        """Forget units that are READY no more, as policies do."""
+        self._waiting = {number: unit for number, unit in self._waiting.items() if unit.stage == READY}
+
     def _begin(self, now: float) -> bool:
         """Begin a round, if it is time for one."""
         if now < self._next_round or not self._profiles.cdfs():
             return False
-        self._next_round = now + guard_round_s
-        self._waiting = {number: unit for number, unit in self._waiting.items() if unit.stage == READY}
+        self._next_round = now + self._pace.round_s
         arrivals = [arrival for arrival in self._arrivals if arrival.at > now - guard_window_s]
-        if len(arrivals) < guard_units_max // 8:
+        if len(arrivals) < self._pace.arrivals_min:
             return False
         self._seed += 1
         self._round = Round(self._shadows, arrivals, self._profiles, self._seed)
@@ -285,7 +333,11 @@ class Guarded(Generic[U]):
     def _judge(self, now: float) -> None:
         """Switch if another policy has won often enough. What runs is not touched; what waits goes along."""
         best = max(self._serving, key=self._wins)
-        if best == self.name or self._wins(best) < WINS or now < self._switched_at + guard_switch_s:
+        if (
+            best == self.name
+            or self._wins(best) < self._pace.wins
+            or now < self._switched_at + self._pace.switch_s
+        ):
             return
         self.name = best
         self.switches += 1

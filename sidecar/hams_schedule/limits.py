@@ -102,6 +102,9 @@ guard_window_s = 30.0
 guard_units_max = 256
 """Units that the guard replays: the newest."""
 
+guard_arrivals_min = 32
+"""Arrivals in `guard_window_s` without which a round would say nothing."""
+
 guard_round_s = 5.0
 """Between two rounds of the guard."""
 

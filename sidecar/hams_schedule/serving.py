@@ -1,4 +1,4 @@
-"""The policy `Distribution` as it is meant to serve: beside the simple policies, under the guard.
+"""The policy `Distribution` as it serves: beside the simple policies, under the guard.
 
 The simple policies know what the profile knows, as the times of batches of each size.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hams_schedule.classes import REST
-from hams_schedule.guard import Factory, Guarded, Shadow
+from hams_schedule.guard import Guarded, Pace, Shadow
 from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
@@ -21,37 +21,53 @@ QUANTILES: Final = 16
 """Times of a size that stand for its law."""
 SEED: Final = 7_919
 """Whatever it is, replays of one round share it."""
+DISTRIBUTION: Final = "distribution"
+"""The policy that serves first."""
 
 
-def guarded(max_rows: int, shed: bool, profiles: Profiles, slo_s: float) -> Guarded[U]:
-    """`Distribution` under the guard. `slo_s` is what most requests have."""
-    distribution: Distribution[U] = Distribution(max_rows, shed, profiles)
-    serving: dict[str, Callable[[], SchedulerPort[U]]] = {
-        "distribution": lambda: distribution,
-        "deadline": lambda: _deadline(max_rows, shed, profiles),
-        "fifo": lambda: FifoPolicy(max_rows),
-    }
-    if shed:  # these two know no other way to treat what is late
-        serving["nexus"] = lambda: Nexus(max_rows, SizeTimes(size_times(profiles, max_rows)), slo_s)
-        serving["clipper"] = lambda: Clipper(max_rows, size_times(profiles, max_rows), SEED)
+def guarded(
+    max_rows: int, shed: bool, profiles: Profiles, max_delay_s: float = 0.0, pace: Pace | None = None
+) -> Guarded[U]:
+    """`Distribution` under the guard. The model idles for company for `max_delay_s` at most."""
+    distribution: Distribution[U] = Distribution(max_rows, shed, profiles, max_delay_s=max_delay_s)
+
+    def budget_s() -> float:
+        return policy.budget_s()
 
     def shadow() -> Distribution[Shadow]:
-        replayed: Distribution[Shadow] = Distribution(max_rows, shed, profiles, learns=False)
-        replayed.tables = distribution.tables
+        replayed: Distribution[Shadow] = Distribution(
+            max_rows, shed, profiles, learns=False, max_delay_s=max_delay_s
+        )
+        replayed.tables = distribution.present_tables()
         return replayed
 
-    shadows: dict[str, Factory] = {
-        "distribution": shadow,
-        "deadline": lambda: _deadline(max_rows, shed, profiles),
-        "fifo": lambda: FifoPolicy(max_rows),
-    }
+    serving: dict[str, Callable[[], SchedulerPort[U]]] = {DISTRIBUTION: lambda: distribution}
+    shadows: dict[str, Callable[[], SchedulerPort[Shadow]]] = {DISTRIBUTION: shadow}
+    _add_simple(serving, max_rows, shed, profiles, max_delay_s, budget_s)
+    _add_simple(shadows, max_rows, shed, profiles, max_delay_s, budget_s)
+    policy: Guarded[U] = Guarded(serving, shadows, profiles, SEED, pace or Pace())
+    return policy
+
+
+def _add_simple(
+    to: dict[str, Callable[[], SchedulerPort[U]]],
+    max_rows: int,
+    shed: bool,
+    profiles: Profiles,
+    max_delay_s: float,
+    budget_s: Callable[[], float],
+) -> None:
+    """Add the simple policies, by name. Two of them know no other way to treat what is late than to shed
+    it."""
+    to["deadline"] = lambda: _deadline(max_rows, shed, profiles)
+    to["fifo"] = lambda: FifoPolicy(max_rows, max_delay_s)
     if shed:
-        shadows["nexus"] = lambda: Nexus(max_rows, SizeTimes(size_times(profiles, max_rows)), slo_s)
-        shadows["clipper"] = lambda: Clipper(max_rows, size_times(profiles, max_rows), SEED)
-    return Guarded(serving, shadows, profiles, SEED)
+        to["nexus"] = lambda: Nexus(max_rows, SizeTimes(size_times(profiles, max_rows)), budget_s())
+        to["clipper"] = lambda: Clipper(max_rows, size_times(profiles, max_rows), SEED)
 
 
 def _deadline(max_rows: int, shed: bool, profiles: Profiles) -> Deadline[U]:
+    """`Deadline` with the times that the profile knows by now."""
     policy: Deadline[U] = Deadline(max_rows, shed, profiles.prior_p99_s)
     for rows, times in enumerate(size_times(profiles, max_rows), 1):
         for time in times:

@@ -98,6 +98,8 @@ class Proxy(Sidecar):
         """What the model has said while there was no instance to hear it."""
         self._restored: StateCopy | None = None
         self._former_state: FormerState | None = None
+        self._serves = ""
+        """The policy that served when the last turn ended; "" before."""
         uid, operator = options.graph_uid, model.operator
         self._tasks = [
             asyncio.create_task(tell_version(lambda: self.node, uid, operator)),
@@ -272,8 +274,16 @@ class Proxy(Sidecar):
         if node is None or not isinstance(node.machine, StatefulMachine | StatelessMachine):
             return
         queue = node.machine.queue
-        if isinstance(queue, PolicyQueue) and queue.runs and queue.plan(node.now(), limits.plan_slice_s):
+        if not isinstance(queue, PolicyQueue):
+            return
+        if queue.runs and queue.plan(node.now(), limits.plan_slice_s):
             asyncio.get_running_loop().call_soon(self._plan)
+        if self._serves not in ("", queue.serves):
+            why = (
+                f"that one failed: {queue.failed}" if queue.failed else "more requests would be in time by it"
+            )
+            log.warning("policy %s serves in place of %s: %s", queue.serves, self._serves, why)
+        self._serves = queue.serves
 
     def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """See `Owner`."""

@@ -39,7 +39,7 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
     yield Sample("hams_proxy_units_total", "Units given to the model in batches.", work.units)
     yield Sample("hams_proxy_queued_units", "Units that wait for the model.", len(machine.queue))
     if isinstance(machine.queue, PolicyQueue):
-        yield from _schedule(machine.queue, machine.operator.batch.policy)
+        yield from _schedule(machine.queue)
     yield Sample("hams_proxy_memory_bytes", "Shared memory in use: tensors and states.", used.used)
     yield Sample("hams_proxy_memory_capacity_bytes", "How large it may grow.", used.capacity)
     yield Sample("hams_proxy_memory_waiters", "Arrivals that wait for room there.", used.waiting)
@@ -71,10 +71,9 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
             )
 
 
-def _schedule(queue: PolicyQueue, policy: str) -> Iterator[Sample]:
+def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
     """What its scheduling policy does."""
-    serves = "Fifo" if queue.failed else policy
-    yield Sample("hams_proxy_policy", "1 for the scheduling policy that serves.", 1, {"name": serves})
+    yield Sample("hams_proxy_policy", "1 for the scheduling policy that serves.", 1, {"name": queue.serves})
     yield Sample("hams_proxy_on_time_total", "Units whose batch ended before they were due.", queue.on_time)
     yield Sample("hams_proxy_late_total", "Units whose batch ended after they were due.", queue.late_runs)
     yield Sample("hams_proxy_shed_total", "Units that were answered instead of being run.", queue.shed)

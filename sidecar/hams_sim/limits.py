@@ -161,3 +161,24 @@ bridged_s = 1.5
 """Two instances that cannot reach each other break their connection off
 (`hams_wire.limits.network_silence_s`); the owner drops its backup after `suspectAfter`; the rest are the
 proposal and requests that had to wait in a row."""
+
+hurried_guards_share = 0.5
+"""Share of the histories in which policies know their models' times, and their guards are in a hurry."""
+
+guard_round_s = 0.02
+guard_switch_s = 0.05
+guard_arrivals_min = 3
+guard_errors = 0.0
+guard_wins = 1
+"""The pace of such a guard (`hams_schedule.guard.Pace`): one round, won by one request, is enough."""
+
+taught_samples = 60
+taught_batches = 4
+taught_rows = (2, 4, 8)
+"""What such a policy knows of its model: so many runs alone, and batches of each of these sizes."""
+
+plan_slices = 8
+"""Slices of work ahead after one event, at most: a proxy has as many as it has time for."""
+
+plan_slice_s = 0.002
+"""See `hams_sidecar.limits`."""

@@ -59,10 +59,10 @@ from hams_sim.node import Node
 from hams_sim.payload import SimState
 from hams_sim.recorder import Recorder
 from hams_sim.refusals import Refusals
+from hams_sim.schedules import Schedules
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
 from hams_wire.proposals import ProposalQueue
-from hams_wire.scheduling import queue_of
 from hams_wire.shell import FOREVER, MANAGER, Shell
 
 
@@ -167,6 +167,7 @@ class World:
         self.budgets = Budgets(self)
         self.lives = Lives(self)
         self.watching = Watching(self, Random(f"{seed}/silence"))
+        self.schedules = Schedules(self, Random(f"{seed}/schedules"))
         self.clients: dict[int, Client] = {}
         self.calls_open = 0
         self.errored: set[RequestId] = set()
@@ -271,7 +272,7 @@ class World:
             )
             node.machine = FrontendMachine(graph, node.id, logs)
         else:
-            operator = graph.operators[of]
+            operator, queues = graph.operators[of], self.schedules.queue_of
             state = (
                 before.machine.state_to_keep()
                 if before is not None and isinstance(before.machine, StatefulMachine)
@@ -279,9 +280,9 @@ class World:
             )
             if operator.stateful:
                 restored = inherited or self._restored(of)
-                node.machine = StatefulMachine(graph, of, node.id, state, restored, queue_of)
+                node.machine = StatefulMachine(graph, of, node.id, state, restored, queues)
             else:
-                node.machine = StatelessMachine(graph, of, node.id, queue_of)
+                node.machine = StatelessMachine(graph, of, node.id, queues)
             node.model = SimModel(self, node, operator, self.behaviours[of])
             node.model.start()
         steps = (
@@ -324,6 +325,8 @@ class World:
             if node.of == FRONTEND:
                 self.logs.came(event.message)
         node.shell.feed(event)
+        if self.schedules.used:
+            self.schedules.work_ahead(node)
 
     def _propose(self, node: Node, proposal: Propose) -> None:
         node.proposals.propose(proposal)

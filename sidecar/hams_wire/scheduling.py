@@ -13,12 +13,13 @@ from hams_protocol.graph import BatchPolicy, Operator, SchedulePolicy, WhenLate
 from hams_protocol.joins import Unit
 from hams_protocol.messages import Scalar
 from hams_schedule.calibration import Calibration, Forecast, forecast_of
+from hams_schedule.guard import Guarded, Pace
 from hams_schedule.lawful import Lawful
 from hams_schedule.policies.base import measured_s
 from hams_schedule.policies.deadline import Deadline
-from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import SchedulerPort as Policy
+from hams_schedule.serving import guarded
 
 PARAMETER = "parameter:"
 
@@ -26,12 +27,14 @@ PARAMETER = "parameter:"
 class PolicyQueue:
     """A policy's queue, and what is counted of it. `profiles` are what it has learnt of times."""
 
-    def __init__(self, batch: BatchPolicy) -> None:
+    def __init__(self, batch: BatchPolicy, pace: Pace | None = None) -> None:
+        """`pace`: that of the guard, where it is not the usual one."""
         self._app_by = batch.app_by.removeprefix(PARAMETER)
         self._feature = batch.feature
         self.profiles = Profiles(batch.memory_s, batch.p99_s)
         self._classifies = batch.policy is SchedulePolicy.DISTRIBUTION
-        self._lawful: Lawful[Unit] = Lawful(self._policy(batch), batch.max_rows)
+        self._guard: Guarded[Unit] | None = None
+        self._lawful: Lawful[Unit] = Lawful(self._policy(batch, pace), batch.max_rows)
         self.shed = 0
         self.on_time = 0
         self.late_runs = 0
@@ -41,11 +44,25 @@ class PolicyQueue:
         self._forecast: Forecast | None = None
         self._forecast_due = False
 
-    def _policy(self, batch: BatchPolicy) -> Policy[Unit]:
+    def _policy(self, batch: BatchPolicy, pace: Pace | None) -> Policy[Unit]:
         sheds = batch.when_late is WhenLate.SHED
         if self._classifies:
-            return Distribution(batch.max_rows, sheds, self.profiles)
+            self._guard = guarded(batch.max_rows, sheds, self.profiles, batch.max_delay_s, pace)
+            return self._guard
         return Deadline(batch.max_rows, sheds, batch.p99_s)
+
+    @property
+    def serves(self) -> str:
+        """The policy that serves now: the graph's own, the one that the guard has put in its place, or Fifo
+        after one that failed."""
+        if self.failed:
+            return SchedulePolicy.FIFO
+        return SchedulePolicy.DEADLINE if self._guard is None else self._guard.name.capitalize()
+
+    @property
+    def switches(self) -> int:
+        """How often the guard has put another policy in the place of the one that served."""
+        return 0 if self._guard is None else self._guard.switches
 
     @property
     def failed(self) -> str:
@@ -141,8 +158,8 @@ class PolicyQueue:
         return math.nan if given is None or isinstance(given, str) else float(given)
 
 
-def queue_of(operator: Operator) -> Scheduler:
-    """The queue that an operator's instance has."""
+def queue_of(operator: Operator, pace: Pace | None = None) -> Scheduler:
+    """The queue that an operator's instance has. `pace`: that of its guard, where it is not the usual one."""
     if operator.batch.policy is SchedulePolicy.FIFO:
         return Fifo(operator.batch)
-    return PolicyQueue(operator.batch)
+    return PolicyQueue(operator.batch, pace)

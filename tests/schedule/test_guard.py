@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Callable
 
-from hams_schedule.guard import Guarded, Shadow
+from hams_schedule.guard import Guarded, Pace, Shadow
 from hams_schedule.pending import Span
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
@@ -43,12 +43,12 @@ def traffic(seconds: float, per_s: float, learnt: Profiles) -> list[tuple[float,
 
 
 def noisy(learnt: Profiles) -> Guarded[Work]:
-    whole: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
+    whole: Guarded[Work] = guarded(MAX_ROWS, True, learnt)
     serving: dict[str, Callable[[], SchedulerPort[Work]]] = dict(whole._serving)
     serving["distribution"] = lambda: Noise(MAX_ROWS, True, learnt)
     shadows: dict[str, Callable[[], SchedulerPort[Shadow]]] = dict(whole._shadows)
     shadows["distribution"] = lambda: Noise(MAX_ROWS, True, learnt, learns=False)
-    return Guarded(serving, shadows, learnt, 1)
+    return Guarded(serving, shadows, learnt, 1, Pace())
 
 
 def test_a_policy_of_noise_is_switched_off_within_thirty_seconds() -> None:
@@ -71,7 +71,7 @@ def test_units_that_wait_go_along_when_the_policy_is_switched() -> None:
 
 def test_a_good_policy_is_left_alone() -> None:
     learnt = profiles()
-    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
+    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt)
     serve(policy, traffic(40.0, 30.0, learnt), lambda batch: [])
     assert policy.name == "distribution"
     assert policy.switches == 0
@@ -80,7 +80,7 @@ def test_a_good_policy_is_left_alone() -> None:
 def test_replays_teach_nothing() -> None:
     learnt = profiles()
     before = learnt.samples
-    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt, BUDGET_S)
+    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt)
     for at, unit in traffic(5.0, 30.0, learnt):
         policy.add(unit, at)
     for _ in range(10_000):

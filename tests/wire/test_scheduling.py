@@ -1,8 +1,11 @@
 """The queue that a graph chose for an operator: its class, its laws, and what is counted."""
 
+import math
+import random
 from dataclasses import replace
 
 import pytest
+from tests.schedule.test_guard import Noise
 
 from hams_protocol.batching import Fifo, Timing
 from hams_protocol.graph import (
@@ -19,6 +22,7 @@ from hams_protocol.graph import (
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.joins import Stage, Unit
 from hams_protocol.messages import Kind, Meta, Token
+from hams_schedule.guard import Pace
 from hams_wire.scheduling import PolicyQueue, queue_of
 
 BATCH = BatchPolicy(4, 0.0, SchedulePolicy.DISTRIBUTION, WhenLate.SHED, "parameter:app", "parameter:words")
@@ -90,6 +94,7 @@ def test_a_policy_that_raises_is_replaced_said_and_nothing_is_lost():
     waiting._lawful.policy.take = raises  # type: ignore[method-assign]
     assert len(waiting.take(0.0)) == 3
     assert waiting.failed == "it raised ZeroDivisionError: a bug"
+    assert waiting.serves == "Fifo"
 
 
 def test_what_a_batch_takes_is_predicted_while_it_runs_and_compared_when_it_ends():
@@ -131,3 +136,83 @@ def test_features_are_learnt_from_what_ran_alone():
     assert short.cls != long.cls
     assert waiting.profiles.expected(((short.cls, 1),), 1) == pytest.approx(0.01, rel=0.1)
     assert waiting.profiles.expected(((long.cls, 1),), 1) == pytest.approx(0.05, rel=0.1)
+
+
+def serve(waiting: PolicyQueue, seconds: float, per_s: float, alone_s: dict[str, float]) -> list[list[Unit]]:
+    """Batches of a model that pads, for requests of these applications that are due after 0.3 s; asked as a
+    machine asks."""
+    draw = random.Random(3)
+    batches: list[list[Unit]] = []
+    now, ends, arrives, number = 0.0, math.inf, 0.0, 0
+    running: list[Unit] = []
+    took = 0.0
+    while now < seconds:
+        now = max(now, min(arrives, ends, waiting.deadline() if not running else math.inf))
+        if ends <= now:
+            for item in running:
+                item.stage = Stage.DONE
+            ends, running = math.inf, []
+            waiting.finished(len(batches), Timing(took, took, True), now)
+        if arrives <= now:
+            number += 1
+            waiting.add(unit(number, now + 0.3, app=draw.choice(list(alone_s))), now)
+            arrives += draw.expovariate(per_s)
+        if not running:
+            for item in waiting.late(now):
+                item.stage = Stage.DONE
+            running = waiting.take(now)
+            if running:
+                for item in running:
+                    item.stage = Stage.RUNNING
+                batches.append(running)
+                longest = max(alone_s[str(dict(item.used[0].meta.parameters)["app"])] for item in running)
+                took = longest * (0.75 + 0.25 * len(running)) * draw.uniform(0.95, 1.05)
+                ends = now + took
+                waiting.started(len(batches), running, now)
+        for _ in range(1_000):
+            if not (waiting.runs and waiting.plan(now, 0.002)):
+                break
+    return batches
+
+
+def test_distribution_serves_under_its_guard_which_leaves_it_alone_where_it_is_good():
+    waiting = queue(max_rows=8)
+    assert (waiting.serves, waiting.switches) == ("Distribution", 0)
+    serve(waiting, 60.0, 30.0, {"chat": 0.02, "mail": 0.1})
+    assert waiting._guard is not None
+    assert len(waiting._guard._winners) == 4  # rounds went on all the time
+    assert (waiting.serves, waiting.switches, waiting.failed) == ("Distribution", 0, "")
+
+
+def test_a_policy_that_answers_few_in_time_is_replaced_by_the_guard_and_no_unit_is_lost():
+    waiting = queue(max_rows=8)
+    guard = waiting._guard
+    assert guard is not None
+    noise: Noise[Unit] = Noise(8, True, waiting.profiles)
+    guard._policy = noise
+    guard._serving = guard._serving | {"distribution": lambda: noise}
+    guard._shadows = guard._shadows | {"distribution": lambda: Noise(8, True, waiting.profiles, learns=False)}
+    batches = serve(waiting, 60.0, 30.0, {"chat": 0.02, "mail": 0.1})
+    assert waiting.serves != "Distribution"
+    assert waiting.switches >= 1
+    assert waiting.failed == ""  # it broke no law: it was bad
+    handed = [item.id for batch in batches for item in batch]
+    assert len(handed) == len(set(handed))
+    assert len(handed) + waiting.shed + len(waiting) >= 1_700
+    assert len(waiting) < 32
+
+
+def test_a_model_may_idle_for_company_as_long_as_the_graph_says():
+    waiting = queue(max_delay_s=0.25)
+    guard = waiting._guard
+    assert guard is not None
+    policy = guard._serving["distribution"]()
+    assert policy._max_delay_s == 0.25
+
+
+def test_the_pace_of_the_guard_may_be_another_one():
+    made = queue_of(operator(BATCH), Pace(round_s=0.5))
+    assert isinstance(made, PolicyQueue)
+    assert made._guard is not None
+    assert made._guard._pace.round_s == 0.5
+    assert queue(policy=SchedulePolicy.DEADLINE).serves == "Deadline"

@@ -114,11 +114,9 @@ class Distribution(LatenessPolicy[U]):
 
     def plan(self, now: float, budget_s: float) -> bool:
         """Learn what is due, then decide ahead where batches are too short to decide between them."""
-        if self.profiles.refresh():
+        if self._learns and self.profiles.refresh():
             return True
-        if self.tables is None or self.tables.revision != self.profiles.revision:
-            self._build_tables()
-        tables, running = self.tables, self.running
+        tables, running = self.present_tables(), self.running
         if tables is None or running is None or self._plan is not None or self._on_spot(tables):
             return False
         if budget_s < self.steps * rollout_step_s:
@@ -131,6 +129,12 @@ class Distribution(LatenessPolicy[U]):
             slack = STALE * max(running.expected_s, now - running.since)
             self._plan = Plan(at, slack, units, decision.value, decision.time)
         return False
+
+    def present_tables(self) -> TimeTables | None:
+        """The tables of the present laws, built anew if they have changed; None while little is known."""
+        if self.tables is None or self.tables.revision != self.profiles.revision:
+            self._build_tables()
+        return self.tables
 
     def release(self, app_classes: list[int], took_s: float) -> None:
         """A request of an application, whose classes these are, was answered `took_s` after it left here."""
