@@ -2,13 +2,13 @@
 serve, an emulated model, one recorded trace for all.
 
 `hams bench schedule [--short] [--cases GLOB] [--slo 1.5,3] [--rho .6] [--arrivals smooth|bursty]
-[--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N] [--dag]
-[--micro] [--out FILE.json] [--output json]`. The exit status is 1 where `distribution` finishes fewer
-requests in time than another policy, by more than 2 standard errors + 0.003.
+[--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N] [--cold] [--dag]
+[--micro] [--live [--kill 20s] [--seconds S]] [--out FILE.json] [--output json]`. The exit status is 1 where
+`distribution` finishes fewer requests in time than another policy, by more than 2 standard errors + 0.003;
+with `--live`, where a request was lost or a history is broken.
 """
 
 import argparse
-import fnmatch
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import schedule_dag, schedule_micro
+from benchmarks import schedule_dag, schedule_live, schedule_micro
 from benchmarks.chain import machine
 from benchmarks.plots import finish_rates, lines
 from benchmarks.report import Result, add_options, deliver, rows_of
@@ -34,7 +34,16 @@ from benchmarks.virtual_time import (
     profiles_of,
     run,
 )
-from benchmarks.workloads import CASES, SLO_FACTORS, Case, p99_s, published, trace_of, worker_of
+from benchmarks.workloads import (
+    CASES,
+    SLO_FACTORS,
+    Case,
+    cases_named,
+    p99_s,
+    published,
+    trace_of,
+    worker_of,
+)
 
 ALLOWED = 0.003
 """What `distribution` may lose to another policy beyond 2 standard errors."""
@@ -63,8 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("hams bench schedule", description=__doc__)
     add_options(parser)
     parser.add_argument("--short", action="store_true", help="25 cells of few requests, in 90 s")
-    parser.add_argument("--cases", default="*", metavar="GLOB", help="separated by commas")
-    parser.add_argument("--slo", type=_numbers, default=SLO_FACTORS, help="in P99s of the stand-alone time")
+    parser.add_argument("--cases", default="", metavar="GLOB", help="separated by commas")
+    parser.add_argument("--slo", type=_numbers, default=(), help="in P99s of the stand-alone time")
     parser.add_argument("--rho", type=_load, default=0.6, help="load; 1 is what batches of 8 keep up with")
     parser.add_argument("--arrivals", choices=("smooth", "bursty"), default="bursty")
     parser.add_argument("--policies", type=_policies, default=None)
@@ -75,16 +84,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cold", action="store_true", help="`distribution` begins without a profile")
     parser.add_argument("--dag", action="store_true", help="three stages: how deadlines are split")
     parser.add_argument("--micro", action="store_true", help="what a decision costs, 10,000 requests pending")
+    parser.add_argument("--live", action="store_true", help="real processes, beside virtual time")
+    parser.add_argument(
+        "--kill", type=_interval, default=0.0, metavar="20s", help="with --live: kill the primary so often"
+    )
+    parser.add_argument("--seconds", type=_interval, default=60.0, help="of each cell with --live")
     options = parser.parse_args(arguments)
+    if options.kill and not options.live:
+        parser.error("--kill: expected together with --live: in virtual time there is no process to kill")
     if options.micro:
-        return schedule_micro.main(options)
+        return schedule_micro.main_of(options)
     if options.dag:
-        return schedule_dag.main(options)
-    jobs = jobs_of(options)
-    if not jobs:
+        return schedule_dag.main_of(options)
+    if not cases_named(options.cases):
         parser.error(
             f"no case is named {options.cases!r}; there are {', '.join(case.name for case in CASES)}"
         )
+    if options.live:
+        strange = [name for name in options.policies or () if name not in schedule_live.POLICIES]
+        if strange:
+            parser.error(f"--policies: nothing is served by {strange[0]!r}: it is there to be compared with")
+        return schedule_live.main_of(options)
+    jobs = jobs_of(options)
     result = measure(jobs)
     deliver(result, options, print_table, plot)
     return 1 if any(row["lost_to"] for row in rows_of(result)) else 0
@@ -124,12 +145,22 @@ def _policies(text: str) -> tuple[str, ...]:
     return names
 
 
+def _interval(text: str) -> float:
+    number = text.strip().removesuffix("s")
+    try:
+        seconds = float(number)
+    except ValueError:
+        seconds = -1.0
+    if not 1.0 <= seconds <= 3600.0:
+        raise argparse.ArgumentTypeError(f"expected a duration of 1s to 3600s, found {text!r}")
+    return seconds
+
+
 def jobs_of(options: argparse.Namespace) -> list[Job]:
     """One job per case and seed, so that processes share the work evenly."""
-    globs = options.cases.split(",")
-    cases = [case for case in CASES if any(fnmatch.fnmatchcase(case.name, glob) for glob in globs)]
+    cases = cases_named(options.cases)
     policies = options.policies or (OURS, *BASELINES, *ORLOJ)
-    requests, factors = options.requests, options.slo
+    requests, factors = options.requests, options.slo or SLO_FACTORS
     if options.short:
         requests, factors = min(requests, SHORT_REQUESTS), factors[:1] if len(factors) < 5 else (2.0,)
     return [

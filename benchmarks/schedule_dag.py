@@ -43,7 +43,7 @@ class Traced:
     p99_s: float
 
 
-def main(options: argparse.Namespace) -> int:
+def main_of(options: argparse.Namespace) -> int:
     """Measure; the exit status is 1 where `rest` finishes fewer in time than another split, by more than
     0.003."""
     requests = min(options.requests, 1_000) if options.short else options.requests

@@ -29,7 +29,7 @@ GOAL_US = 100.0
 """What p99 of `decide` may be with the most pending, compiled."""
 
 
-def main(options: argparse.Namespace) -> int:
+def main_of(options: argparse.Namespace) -> int:
     """Measure and print. The exit status is 0: times depend on the machine."""
     decisions = 50 if options.short else DECISIONS
     rows = [measure(pending, decisions, options.seed) for pending in PENDING]

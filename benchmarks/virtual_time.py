@@ -21,6 +21,8 @@ from hams_schedule.policies.nexus import Nexus
 from hams_schedule.policies.orloj import MEAN, Orloj
 from hams_schedule.policies.symphony import Symphony
 from hams_schedule.profile import Profiles
+from hams_schedule.scheduler import SchedulerPort
+from hams_schedule.serving import guarded
 
 INFORMATION = ("none", "app", "feature", "both")
 ORLOJ = {"orloj-mean": MEAN, "orloj-p25": 0.25, "orloj-p50": 0.5, "orloj-p75": 0.75}
@@ -133,8 +135,15 @@ def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int
     return Orloj(ROWS_MAX, SizeTimes(times), ORLOJ[name])
 
 
+def served_policy(name: str, max_rows: int, profiles: Profiles) -> SchedulerPort[Request]:
+    """A policy as an operator without state is served by it: it has measured nothing beforehand."""
+    if name == "fifo":
+        return FifoPolicy(max_rows)
+    return guarded(max_rows, True, profiles) if name == OURS else Deadline(max_rows, True)
+
+
 def run(
-    policy: Policy[Request],
+    policy: SchedulerPort[Request],
     trace: Trace,
     worker: Worker,
     slo_s: float,

@@ -5,6 +5,7 @@ The laws have the shapes of those in the Orloj paper (Yu et al., 2022), which gi
 their P99s; the values here are ours and stay fixed. Times in ms here, in seconds in a trace.
 """
 
+import fnmatch
 import hashlib
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,14 @@ CASES = (
     _exits("rdinet-cifar", 0.3, (8, 0.4), (10, 0.4), (12, 0.2)),
     _exits("skipnet-imagenet", 0.3, (3, 0.4), (6, 0.3), (10, 0.2), (14, 0.1)),
 )
+
+
+def cases_named(globs: str) -> list[Case]:
+    """The cases whose names fit one of the patterns, which commas separate; all for ""."""
+    patterns = (globs or "*").split(",")
+    return [case for case in CASES if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
+
+
 PUBLISHED = {
     "std-0.5": ".01/.01/.44/.57 .01/.02/.53/.76 .04/.05/.62/.96 .11/.13/.61/.99 .20/.25/.57/1.0",
     "std-1": ".02/.02/.46/.60 .03/.03/.53/.76 .10/.10/.55/.97 .21/.19/.53/.99 .33/.34/.56/1.0",
