@@ -1,7 +1,8 @@
 """What a decision of `distribution` costs in CPU time (`hams bench schedule --micro`).
 
-For each number of pending requests: `decide` is `take` with a free model, on the critical path; `full` is one
-decision with roll-outs, which runs beside the model or between long batches; `add` is an arrival.
+For each number of pending requests: `decide` is `late` and `take` with a free model, on the critical path;
+`full` is one decision with roll-outs, which runs beside the model or between long batches; `add` is an
+arrival. Measured is what serves: the policy under its guard and its laws.
 """
 
 import argparse
@@ -20,7 +21,10 @@ from benchmarks.virtual_time import Measured, Request, known, profiles_of
 from benchmarks.workloads import CAPACITY_ROWS, CASES, ROWS_MAX, p99_s
 from hams_schedule import decision
 from hams_schedule.decision import decide
+from hams_schedule.guard import Guarded
+from hams_schedule.lawful import Lawful
 from hams_schedule.policies.distribution import Distribution
+from hams_schedule.serving import guarded
 
 CASE = "eight-modal"
 PENDING = (10, 100, 1_000, 10_000)
@@ -49,7 +53,8 @@ def measure(pending: int, decisions: int, seed: int) -> dict[str, Any]:
     """Costs in microseconds with `pending` requests queued: after each batch as many arrive as it took."""
     case = next(case for case in CASES if case.name == CASE)
     profiles = profiles_of(case, "app", seed)
-    policy: Distribution[Request] = Distribution(ROWS_MAX, True, profiles)
+    guard: Guarded[Request] = guarded(ROWS_MAX, True, profiles)
+    policy: Lawful[Request] = Lawful(guard, ROWS_MAX, replace=False)
     random = np.random.default_rng(seed)
     p99 = p99_s(case)
     costs: dict[str, list[float]] = {"add": [], "decide": [], "full": []}
@@ -76,10 +81,10 @@ def measure(pending: int, decisions: int, seed: int) -> dict[str, Any]:
         units = policy.take(now)
         costs["decide"].append(time.thread_time() - began)
         policy.started(batch, units, now)
-        tables = policy.tables
-        if tables is not None:
+        served = guard.serves
+        if isinstance(served, Distribution) and served.tables is not None:
             began = time.thread_time()
-            decide(list(policy.pending.lines.values()), tables, policy.arrivals, policy.terms, now)
+            decide(list(served.pending.lines.values()), served.tables, served.arrivals, served.terms, now)
             costs["full"].append(time.thread_time() - began)
         while policy.plan(now, 0.0):
             pass
@@ -87,7 +92,7 @@ def measure(pending: int, decisions: int, seed: int) -> dict[str, Any]:
         policy.finished(batch, Measured(0.05, 0.05), now)
         while len(policy) < pending:
             arrive()
-    row: dict[str, Any] = {"pending": pending, "steps": round(policy.steps), "kinds": list(policy.decisions)}
+    row: dict[str, Any] = {"pending": pending, "policy": guard.name}
     for name, seconds in costs.items():
         row[f"{name}_p50_us"] = round(1e6 * percentile(seconds, 0.5), 1)
         row[f"{name}_p99_us"] = round(1e6 * percentile(seconds, 0.99), 1)

@@ -11,7 +11,7 @@ from typing import Final, Generic
 from hams_schedule.candidates import Candidate, Costs, QueueView, candidates
 from hams_schedule.idling import wait_until
 from hams_schedule.limits import cost_steps_max
-from hams_schedule.pending import Line, Span
+from hams_schedule.pending import ClassLine, Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
 from hams_schedule.tables import MIDDLE, QUICK_SIZES, Law, TimeTables
@@ -198,63 +198,56 @@ def quick(lines: list[Line[U]], tables: TimeTables, terms: Terms, now: float) ->
 
     Its cost grows with the classes, not with the units that wait.
     """
-    best: BatchChoice[U] | None = None
-    best_ratio = -1.0
+    best: ClassLine[U] | None = None
+    best_low, best_high, best_value, best_time, best_ratio = 0, 0, 0.0, 0.0, -1.0
     for line in lines:
         for cls, of_class in line.classes.items():
             rank = tables.rank_of(cls)
             after = now + terms.rest.get(cls, 0.0)
             weight = terms.weights.get(cls, 1.0)
-            dues, rows = of_class.dues, of_class.rows
+            dues, known = of_class.dues, tables.known
+            quantile, expected = tables.quantiles[rank][MIDDLE], tables.expected[rank]
+            count = len(dues)
             floor = bisect_left(dues, after + tables.drop[rank])
             for law, size in zip(tables.one_class[rank], QUICK_SIZES, strict=False):
-                low = bisect_left(dues, after + tables.quantiles[rank][MIDDLE][size], floor)
-                if not tables.known[size] or low >= len(dues):
+                low = floor
+                if low < count and dues[low] < after + quantile[size]:
+                    low = bisect_left(dues, after + quantile[size], low)
+                if not known[size] or low >= count:
                     break
-                high = low + _fitting(rows, low, size)
+                high = low + of_class.fitting(low, size)
                 value = weight * _three(tables, law, dues, low, high, after, size)
-                time = tables.expected[rank][min(sum(rows[low:high]), size)]
+                time = expected[min(of_class.filled(low, high), size)]
                 if value / time > best_ratio:
-                    best_ratio = value / time
-                    best = BatchChoice([Span(of_class, low, high)], value, time, ChoiceKind.QUICK, 0)
-                if high == len(dues) and high - low < size:
+                    best, best_low, best_high = of_class, low, high
+                    best_value, best_time, best_ratio = value, time, value / time
+                if high == count and high - low < size:
                     break  # a larger size holds no more
-            if best is None and floor < len(dues):
-                best = BatchChoice(
-                    [Span(of_class, len(dues) - 1, len(dues))],
-                    0.0,
-                    tables.expected[rank][1],
-                    ChoiceKind.QUICK,
-                    0,
-                )
-    return best
+            if best is None and floor < count:
+                best, best_low, best_high, best_time = of_class, count - 1, count, expected[1]
+    if best is None:
+        return None
+    return BatchChoice([Span(best, best_low, best_high)], best_value, best_time, ChoiceKind.QUICK, 0)
 
 
 def _three(
     tables: TimeTables, law: Law, dues: list[float], low: int, high: int, after: float, size: int
 ) -> float:
     """The value of [low, high) from its first, middle and last unit, as if they filled `size` rows."""
-    count = high - low
-    base, slope = tables.base[size], tables.slope[size]
+    count = float(high - low)
+    begins, slope = after + tables.base[size], tables.slope[size]
+    sure = begins + law.sure * slope
+    if dues[low] >= sure:
+        return count  # all others are due later
+    never = begins + law.never * slope
     total = 0.0
     for index in (low, (low + high - 1) // 2, high - 1):
-        left = (dues[index] - after - base) / slope
-        if left >= law.sure:
+        due = dues[index]
+        if due >= sure:
             total += 1.0
-        elif left > law.never:
-            total += tables.grid.chance(law.cdf, left)
+        elif due > never:
+            total += tables.grid.chance(law.cdf, (due - begins) / slope)
     return total / 3.0 * count
-
-
-def _fitting(rows: list[int], low: int, size: int) -> int:
-    """How many units from `low` on fill `size` rows, one at least."""
-    total, taken = 0, 0
-    for index in range(low, min(low + size, len(rows))):
-        total += rows[index]
-        if taken and total > size:
-            break
-        taken += 1
-    return taken
 
 
 def _ratio(batch: Candidate) -> float:

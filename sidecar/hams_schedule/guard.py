@@ -251,6 +251,11 @@ class Guarded(Generic[U]):
     def __len__(self) -> int:
         return len(self._policy)
 
+    @property
+    def serves(self) -> SchedulerPort[U]:
+        """The policy that serves now."""
+        return self._policy
+
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit, and remember its arrival."""
         if len(self._waiting) > 2 * len(self._policy) + unready_units_max:

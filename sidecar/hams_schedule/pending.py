@@ -16,10 +16,11 @@ from hams_schedule.scheduler import READY, U
 class ClassLine(Generic[U]):
     """Units of one batch key and one class, earliest due first; the lists run in parallel.
 
-    `orders` number the units of a queue in order of arrival, `added` are the instants of it.
+    `orders` number the units of a queue in order of arrival, `added` are the instants of it. `wide`: how many
+    of the units have more than one row, so that where there are none nothing is counted.
     """
 
-    __slots__ = ("added", "cls", "dues", "key", "orders", "rows", "units")
+    __slots__ = ("added", "cls", "dues", "key", "orders", "rows", "units", "wide")
 
     def __init__(self, key: Hashable, cls: int) -> None:
         self.key = key
@@ -29,6 +30,7 @@ class ClassLine(Generic[U]):
         self.rows: list[int] = []
         self.added: list[float] = []
         self.units: list[U] = []
+        self.wide = 0
 
     def insert(self, unit: U, order: int, now: float) -> None:
         """Put a unit behind those that are due as early."""
@@ -36,13 +38,17 @@ class ClassLine(Generic[U]):
         at = bisect_right(self.dues, due)
         self.dues.insert(at, due)
         self.orders.insert(at, order)
-        self.rows.insert(at, max(unit.rows, 1))
+        rows = max(unit.rows, 1)
+        self.wide += rows > 1
+        self.rows.insert(at, rows)
         self.added.insert(at, now)
         self.units.insert(at, unit)
 
     def cut(self, low: int, high: int) -> list[U]:
         """Take out the units of [low, high)."""
         units = self.units[low:high]
+        if self.wide:
+            self.wide -= _wide(self.rows[low:high])
         del self.dues[low:high], self.orders[low:high], self.rows[low:high]
         del self.added[low:high], self.units[low:high]
         return units
@@ -57,7 +63,24 @@ class ClassLine(Generic[U]):
             self.rows = [self.rows[index] for index in ready]
             self.added = [self.added[index] for index in ready]
             self.units = [self.units[index] for index in ready]
+            self.wide = _wide(self.rows)
         return dropped
+
+    def fitting(self, low: int, size: int) -> int:
+        """How many units from `low` on fill `size` rows, one at least."""
+        if not self.wide:
+            return min(size, len(self.rows) - low)
+        total, taken = 0, 0
+        for index in range(low, min(low + size, len(self.rows))):
+            total += self.rows[index]
+            if taken and total > size:
+                break
+            taken += 1
+        return taken
+
+    def filled(self, low: int, high: int) -> int:
+        """The rows of [low, high)."""
+        return sum(self.rows[low:high]) if self.wide else high - low
 
 
 class Line(Generic[U]):
@@ -243,6 +266,10 @@ class Pending(Generic[U]):
             del line.classes[of_class.cls]
             if not line.classes:
                 del self.lines[of_class.key]
+
+
+def _wide(rows: list[int]) -> int:
+    return sum([number > 1 for number in rows])
 
 
 def _by_due(keyed: tuple[float, int, U]) -> tuple[float, int]:
