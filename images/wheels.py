@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "chain": (),
     "digits": ("torch", "scikit-learn"),
     "next-word": (),
+    "reading": (),
     "semantic-cache": ("scikit-learn",),
     "stocks": ("scikit-learn",),
 }

@@ -292,7 +292,7 @@ def test_the_plan_is_the_same_each_time_and_plain_json() -> None:
         assert json.loads(msgspec.json.encode(item)) == item
 
 
-@pytest.mark.parametrize("name", ["digits", "chain", "next-word", "semantic-cache", "stocks"])
+@pytest.mark.parametrize("name", ["digits", "chain", "next-word", "reading", "semantic-cache", "stocks"])
 def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
     file = ROOT / "examples" / name / "graph.yaml"
     place = GraphRef(name, "default")

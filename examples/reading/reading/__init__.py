@@ -1,0 +1,1 @@
+"""One model that reads short and long texts."""
