@@ -147,10 +147,15 @@ def best_edges(samples: list[tuple[float, float]], present: list[float], more_ma
         return present
     ordered = sorted(samples)
     best, least = present, BETTER * inner_variance(ordered, present)
+    above = bisect_right(
+        ordered, (ordered[0][0], math.inf)
+    )  # an edge at the least value would cut nothing off
+    if above == len(ordered):
+        return present
     for count in (1, 2, 4, 8):
         if count > more_max + 1 or count > buckets_max or len(ordered) < count * bucket_samples_min:
             break
-        edges = [ordered[len(ordered) * cut // count][0] for cut in range(1, count)]
+        edges = [ordered[max(len(ordered) * cut // count, above)][0] for cut in range(1, count)]
         if count - 1 == len(present) or len(set(edges)) < len(edges):
             continue
         variance = inner_variance(ordered, edges)

@@ -208,7 +208,8 @@ def quick(lines: list[Line[U]], tables: TimeTables, terms: Terms, now: float) ->
             dues, known = of_class.dues, tables.known
             quantile, expected = tables.quantiles[rank][MIDDLE], tables.expected[rank]
             count = len(dues)
-            floor = bisect_left(dues, after + tables.drop[rank])
+            hopeless = after + tables.drop[rank]
+            floor = bisect_left(dues, hopeless) if dues[0] < hopeless else 0
             for law, size in zip(tables.one_class[rank], QUICK_SIZES, strict=False):
                 low = floor
                 if low < count and dues[low] < after + quantile[size]:

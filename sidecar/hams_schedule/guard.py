@@ -20,10 +20,10 @@ from hams_schedule.limits import (
     guard_switch_s,
     guard_units_max,
     guard_window_s,
-    unready_units_max,
 )
+from hams_schedule.policies.base import Policy
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import READY, BatchTiming, SchedulerPort, U
+from hams_schedule.scheduler import READY, BatchTiming, U
 
 ROUNDS: Final = 4
 """Rounds that are remembered."""
@@ -84,14 +84,14 @@ class ShadowTiming:
         self.ok = True
 
 
-Factory = Callable[[], SchedulerPort[Shadow]]
+Factory = Callable[[], Policy[Shadow]]
 """Makes a policy for one replay. It must not teach the profiles that serve."""
 
 
 class Replay:
     """One policy serving the shadows, a few events at a time."""
 
-    def __init__(self, policy: SchedulerPort[Shadow], shadows: list[Shadow], profiles: Profiles) -> None:
+    def __init__(self, policy: Policy[Shadow], shadows: list[Shadow], profiles: Profiles) -> None:
         self._policy = policy
         self._shadows = shadows
         self._profiles = profiles
@@ -225,7 +225,7 @@ class Guarded(Generic[U]):
 
     def __init__(
         self,
-        serving: dict[str, Callable[[], SchedulerPort[U]]],
+        serving: dict[str, Callable[[], Policy[U]]],
         shadows: dict[str, Factory],
         profiles: Profiles,
         seed: int,
@@ -240,7 +240,6 @@ class Guarded(Generic[U]):
         self._seed = seed
         self._policy = serving[self.name]()
         self._teaches = self.name
-        self._waiting: dict[int, U] = {}
         self._running: list[U] = []
         self._arrivals: deque[Arrival] = deque(maxlen=guard_units_max)
         self._round: Round | None = None
@@ -252,31 +251,27 @@ class Guarded(Generic[U]):
         return len(self._policy)
 
     @property
-    def serves(self) -> SchedulerPort[U]:
+    def serves(self) -> Policy[U]:
         """The policy that serves now."""
         return self._policy
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit, and remember its arrival."""
-        if len(self._waiting) > 2 * len(self._policy) + unready_units_max:
-            self._drop_unready()
-        self._waiting[id(unit)] = unit
         if unit.due < math.inf:
             self._arrivals.append(Arrival(now, unit.due - now, unit.cls, unit.rows))
         self._policy.add(unit, now)
 
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
-        self._waiting[id(unit)] = unit
         self._policy.add_first(unit, now)
 
     def take(self, now: float) -> list[U]:
         """The serving policy's batch."""
-        return self._returned(self._policy.take(now))
+        return self._policy.take(now)
 
     def late(self, now: float) -> list[U]:
         """The serving policy's late units."""
-        return self._returned(self._policy.late(now))
+        return self._policy.late(now)
 
     def deadline(self) -> float:
         """The serving policy's."""
@@ -311,17 +306,12 @@ class Guarded(Generic[U]):
 
     def clear(self) -> None:
         """Forget all units."""
-        self._waiting.clear()
         self._policy.clear()
 
     def budget_s(self) -> float:
         """What most of the newest requests had left as they came: their median; 0 of none."""
         budgets = sorted([arrival.budget for arrival in self._arrivals])
         return budgets[len(budgets) // 2] if budgets else 0.0
-
-    def _drop_unready(self) -> None:
-        """Forget units that are READY no more, as policies do."""
-        self._waiting = {number: unit for number, unit in self._waiting.items() if unit.stage == READY}
 
     def _begin(self, now: float) -> bool:
         """Begin a round, if it is time for one."""
@@ -348,15 +338,12 @@ class Guarded(Generic[U]):
         self.switches += 1
         self._switched_at = now
         self._winners.clear()
+        waiting = self._policy.units()
+        self._policy.clear()  # the first one comes back, perhaps, and must not remember them
         self._policy = self._serving[best]()
-        for unit in self._waiting.values():
+        for unit in waiting:
             if unit.stage == READY:
                 self._policy.add(unit, now)
 
     def _wins(self, name: str) -> int:
         return sum([winner == name for winner in self._winners])
-
-    def _returned(self, units: list[U]) -> list[U]:
-        for unit in units:
-            self._waiting.pop(id(unit), None)
-        return units

@@ -130,11 +130,14 @@ class Lawful(Generic[U]):
 
     def _broken_units(self, units: list[U]) -> str:
         """The law that units which are handed out break; "" if none."""
-        if len({id(unit) for unit in units}) < len(units):
+        if not units:
+            return ""
+        numbers = set(map(id, units))
+        if len(numbers) < len(units):
             return "a unit is twice in one answer"
+        if not numbers <= self._waiting.keys():
+            return "a unit is handed out that does not wait"
         for unit in units:
-            if id(unit) not in self._waiting:
-                return "a unit is handed out that does not wait"
             if unit.stage != READY:
                 return "a unit is handed out that is not READY"
         return ""
@@ -143,16 +146,18 @@ class Lawful(Generic[U]):
         """The law that a batch breaks; "" if none."""
         if not batch:
             return ""
-        if batch[0].attempts == 0 and any(unit.stage == READY for unit in self._suspects.values()):
+        head = batch[0]
+        if head.attempts == 0 and any([unit.stage == READY for unit in self._suspects.values()]):  # noqa: C419
             return "a suspect waits, and others run before it"
         if len(batch) == 1:
             return ""
-        if any(unit.attempts > 0 for unit in batch):
-            return "a suspect is not alone"
-        key = batch[0].batch_key
-        if any(unit.batch_key != key for unit in batch):
-            return "a batch has two batch keys"
-        rows = sum([unit.rows for unit in batch])
+        key, rows = head.batch_key, 0
+        for unit in batch:
+            if unit.attempts > 0:
+                return "a suspect is not alone"
+            if unit.batch_key != key:
+                return "a batch has two batch keys"
+            rows += unit.rows
         return "" if rows <= self._max_rows else f"a batch has {rows} rows, {self._max_rows} are allowed"
 
     def _fail(self, law: str, now: float) -> None:
@@ -213,7 +218,9 @@ class Lawful(Generic[U]):
         return chosen
 
     def _returned(self, units: list[U]) -> list[U]:
-        for unit in units:
-            self._waiting.pop(id(unit), None)
-            self._suspects.pop(id(unit), None)
+        waiting, suspects = self._waiting, self._suspects
+        for number in map(id, units):
+            waiting.pop(number, None)
+            if suspects:
+                suspects.pop(number, None)
         return units

@@ -8,6 +8,7 @@ from typing import Final
 
 from hams_schedule.classes import REST
 from hams_schedule.guard import Guarded, Pace, Shadow
+from hams_schedule.policies.base import Policy
 from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.distribution import Distribution
@@ -15,7 +16,7 @@ from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.policies.nexus import Nexus
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import SchedulerPort, U
+from hams_schedule.scheduler import U
 
 QUANTILES: Final = 16
 """Times of a size that stand for its law."""
@@ -41,8 +42,8 @@ def guarded(
         replayed.tables = distribution.present_tables()
         return replayed
 
-    serving: dict[str, Callable[[], SchedulerPort[U]]] = {DISTRIBUTION: lambda: distribution}
-    shadows: dict[str, Callable[[], SchedulerPort[Shadow]]] = {DISTRIBUTION: shadow}
+    serving: dict[str, Callable[[], Policy[U]]] = {DISTRIBUTION: lambda: distribution}
+    shadows: dict[str, Callable[[], Policy[Shadow]]] = {DISTRIBUTION: shadow}
     _add_simple(serving, max_rows, shed, profiles, max_delay_s, budget_s)
     _add_simple(shadows, max_rows, shed, profiles, max_delay_s, budget_s)
     policy: Guarded[U] = Guarded(serving, shadows, profiles, SEED, pace or Pace())
@@ -50,7 +51,7 @@ def guarded(
 
 
 def _add_simple(
-    to: dict[str, Callable[[], SchedulerPort[U]]],
+    to: dict[str, Callable[[], Policy[U]]],
     max_rows: int,
     shed: bool,
     profiles: Profiles,

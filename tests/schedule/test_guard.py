@@ -4,14 +4,17 @@ import math
 import random
 from collections.abc import Callable
 
+import pytest
+
 from hams_schedule.guard import Guarded, Pace, Shadow
 from hams_schedule.pending import Span
+from hams_schedule.policies.base import Policy
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import SchedulerPort, U
+from hams_schedule.scheduler import U
 from hams_schedule.serving import guarded
 
-from .kit import LONG_S, MAX_ROWS, SHORT_S, Work, profiles, serve
+from .kit import LONG_S, MAX_ROWS, POLICIES, SHORT_S, Work, profiles, serve
 
 BUDGET_S = 0.3
 
@@ -44,9 +47,9 @@ def traffic(seconds: float, per_s: float, learnt: Profiles) -> list[tuple[float,
 
 def noisy(learnt: Profiles) -> Guarded[Work]:
     whole: Guarded[Work] = guarded(MAX_ROWS, True, learnt)
-    serving: dict[str, Callable[[], SchedulerPort[Work]]] = dict(whole._serving)
+    serving: dict[str, Callable[[], Policy[Work]]] = dict(whole._serving)
     serving["distribution"] = lambda: Noise(MAX_ROWS, True, learnt)
-    shadows: dict[str, Callable[[], SchedulerPort[Shadow]]] = dict(whole._shadows)
+    shadows: dict[str, Callable[[], Policy[Shadow]]] = dict(whole._shadows)
     shadows["distribution"] = lambda: Noise(MAX_ROWS, True, learnt, learns=False)
     return Guarded(serving, shadows, learnt, 1, Pace())
 
@@ -67,6 +70,27 @@ def test_units_that_wait_go_along_when_the_policy_is_switched() -> None:
     handed = [unit for batch in served.batches for unit in batch] + served.late
     assert len(handed) == len(arrivals)
     assert {id(unit) for unit in handed} == {id(unit) for _, unit in arrivals}
+
+
+def test_a_policy_that_was_replaced_remembers_no_unit() -> None:
+    learnt = profiles()
+    policy = noisy(learnt)
+    first = policy.serves
+    serve(policy, traffic(30.0, 30.0, learnt), lambda batch: [])
+    assert policy.switches == 1
+    assert (len(first), first.units()) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["fifo", "deadline-run", "deadline", "distribution", "distribution-run"])
+def test_a_policy_tells_all_units_that_wait_in_it(name: str) -> None:
+    made = POLICIES[name]()
+    units = [Work(due=0.1 * number, batch_key=str(number % 2), cls=number % 2 * 8) for number in range(12)]
+    units += [Work(attempts=1), Work(due=0.0)]
+    for unit in units[:-1]:
+        made.add(unit, 0.0)
+    made.add_first(units[-1], 0.0)
+    gone = made.late(0.05) + made.take(0.05) + made.take(0.05) + made.take(0.05)
+    assert sorted(map(id, [*gone, *made.units()])) == sorted(map(id, units))
 
 
 def test_a_good_policy_is_left_alone() -> None:

@@ -216,3 +216,35 @@ def test_the_pace_of_the_guard_may_be_another_one():
     assert made._guard is not None
     assert made._guard._pace.round_s == 0.5
     assert queue(policy=SchedulePolicy.DEADLINE).serves == "Deadline"
+
+
+def test_a_number_is_learnt_from_requests_that_ran_alone():
+    """Two lengths of one application, most requests short: they become classes with times of their own."""
+    waiting = queue(app_by="", max_rows=8)
+    draw = random.Random(1)
+    for number in range(1_200):
+        words, now = draw.choice((10, 10, 10, 200)), number * 1.0
+        waiting.add(unit(number, now + 9.0, words=words), now)
+        (alone,) = waiting.take(now)
+        waiting.started(number, [alone], now)
+        alone.stage = Stage.DONE
+        while waiting.plan(now, 0.002):
+            pass
+        took = words * 0.001 * draw.uniform(0.9, 1.1)
+        waiting.finished(number, Timing(took, took, True), now + took)
+    assert not waiting.failed
+    short, long = (waiting.profiles.classes.class_of("", words) for words in (10, 200))
+    assert short != long
+    assert waiting.profiles.expected(((short, 1),), 1) == pytest.approx(0.01, rel=0.2)
+    assert waiting.profiles.expected(((long, 1),), 1) == pytest.approx(0.2, rel=0.2)
+
+
+@pytest.mark.parametrize("took", [0.0, -1.0, math.nan, math.inf, 1e9])
+def test_a_time_that_no_clock_has_measured_teaches_nothing_of_a_number(took):
+    waiting = queue()
+    waiting.add(unit(0, 9.0, app="chat", words=3), 0.0)
+    batch = waiting.take(0.0)
+    waiting.started(1, batch, 0.0)
+    waiting.finished(1, Timing(took, took, True), 1.0)
+    assert waiting.profiles.classes._samples == 0
+    assert not waiting.failed

@@ -87,6 +87,13 @@ class Policy(Generic[U]):
         """Nothing to work ahead on."""
         return False
 
+    def units(self) -> list[U]:
+        """All units that wait here, undone ones first; some may be READY no more."""
+        return [
+            *self.pending.waiting_first(),
+            *[unit for line in self.pending.all_lines() for unit in line.units],
+        ]
+
     def clear(self) -> None:
         """Forget all units, and the batch that runs."""
         self.pending.clear()
@@ -128,7 +135,6 @@ def overdue(lines: list[ClassLine[U]], instant: float) -> list[Span[U]]:
     """The units that are due before `instant`."""
     spans: list[Span[U]] = []
     for line in lines:
-        count = bisect_left(line.dues, instant)
-        if count:
-            spans.append(Span(line, 0, count))
+        if line.dues and line.dues[0] < instant:  # mostly not: then nothing is searched
+            spans.append(Span(line, 0, bisect_left(line.dues, instant)))
     return spans

@@ -68,6 +68,10 @@ class FifoPolicy(Policy[U]):
         self._skip()
         return self._queue[0][1] + self._max_delay_s if self._queue else math.inf
 
+    def units(self) -> list[U]:
+        """All units that wait here."""
+        return super().units() + [unit for unit, _ in self._queue]
+
     def clear(self) -> None:
         """Forget all units."""
         super().clear()

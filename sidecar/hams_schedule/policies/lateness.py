@@ -71,6 +71,10 @@ class LatenessPolicy(Policy[U]):
             self._busy_s = self._aside_s = 0.0
         super().finished(batch, timing, now)
 
+    def units(self) -> list[U]:
+        """All units that wait here."""
+        return super().units() + list(self._aside)
+
     def clear(self) -> None:
         """Forget all units."""
         super().clear()
