@@ -123,8 +123,10 @@ def _check_alike(
     (first, wanted), *others = edges.items()
     names = {item.name: item for item in wanted}
     for source, items in others:
+        if not (items and wanted):
+            continue  # nothing that it names is there, which has been said
         by_name = {item.name: item for item in items}
-        if set(by_name) != set(names) and items and wanted:
+        if set(by_name) != set(names):
             notes.say(
                 (*path, items[0].position),
                 f"under {join.value} every edge must bring the same names, "

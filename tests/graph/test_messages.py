@@ -499,6 +499,15 @@ JOINS = [
         '[4] from "a" and FP32 [5] from "b"',
     ),
     (
+        [
+            operator("a", ["request.x"]),
+            operator("b", ["request.x"], []),
+            operator("m", ["a", "b"], join="First"),
+        ],
+        {},
+        "spec.operators[1].outputs: is empty; expected at least one output",
+    ),
+    (
         [operator("a", ["request.x"]), operator("m", ["a", "request.x"], join="Interleave")],
         {},
         'spec.outputs[0]: "m" runs 2 times for one request, as it is behind an Interleave; "lanes: concat" '
