@@ -45,7 +45,6 @@ __all__ = [
     "load_object",
     "load_text",
     "not_asked_for",
-    "parse_object",
     "parse_text",
     "read_place",
 ]
@@ -94,12 +93,6 @@ def _read(path: str | Path) -> str:
 def parse_text(text: str) -> ServiceGraph:
     """The resource with its defaults, as the file says it, checked. Raises InvalidGraph."""
     return _parse(read_text(text, KIND), False)[0]
-
-
-def parse_object(document: dict[str, Plain]) -> ServiceGraph:
-    """The resource with its defaults, from an object as Kubernetes hands it out, checked. Raises
-    InvalidGraph."""
-    return _parse(Document(document), True)[0]
 
 
 def _compile(document: Document, uid: str, on_kubernetes: bool) -> Graph:

@@ -114,7 +114,6 @@ class StatelessMachine(Vertex):
         self._fans_out = len(self.operator.targets) > 1
         self._inquiries: dict[int, Inquiry] = {}
         self._model_ready = False
-        self._had_role = False
         self._batch = 0
         self._running: list[Unit] = []
         self._leaving: dict[int, InstanceId | None] = {}
@@ -224,7 +223,6 @@ class StatelessMachine(Vertex):
             }
         )
         for number, epoch in gained.items():
-            self._had_role = True
             if self._fans_out and epoch > 1:
                 self._inquire(number, epoch)
         self.purge_units()

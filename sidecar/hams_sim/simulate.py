@@ -93,10 +93,7 @@ class Spec:
 
 @dataclass
 class HistoryOutcome:
-    """What came of a history. `what` is empty if everything held, else the invariant's name.
-
-    `served_s`, `whole_s`: so long after the last fault a request was open, and something not protected.
-    """
+    """What came of a history. `what` is empty if everything held, else the invariant's name."""
 
     spec: Spec
     what: str = ""
@@ -109,8 +106,6 @@ class HistoryOutcome:
     fault_count: int = 0
     ops: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
-    served_s: float = 0.0
-    whole_s: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -354,7 +349,7 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: HistoryO
     world.healing = True
     faults.heal_all()
     lines.append(HealLine(what="all", at=world.now))
-    _settle(world, plan, scene, outcome)
+    _settle(world, plan, scene)
     compare_states(world)
     _check_scene(world, scene)
     lines.append(final_line(world))
@@ -387,7 +382,7 @@ def _begin(world: World, plan: Plan) -> None:
         world.run(world.now + 0.05)
 
 
-def _settle(world: World, plan: Plan, scene: Scenario, outcome: HistoryOutcome) -> None:
+def _settle(world: World, plan: Plan, scene: Scenario) -> None:
     """Run until every request is complete and everything protected, and has been for a while. Raises Broken
     if that takes longer than the mechanisms promise."""
     healed = since = world.now
@@ -400,11 +395,8 @@ def _settle(world: World, plan: Plan, scene: Scenario, outcome: HistoryOutcome) 
         world.run(world.now + 0.1)
         if scene.answers_s is not None:
             answered(world, scene.answers_s)
-        if not served(world):
-            outcome.served_s = world.now - healed
         if not converged(world):
             since = world.now
-            outcome.whole_s = world.now - healed
             allowed_s = (settles_s if not served(world) else whole_s) + limits.preloads_max * preload_s
             allowed_s += limits.replacements_max * world.replaced_s
             if world.now > healed + allowed_s:

@@ -78,8 +78,6 @@ class Distribution(LatenessPolicy[U]):
         self.rest = Rest()
         self.decisions = [0] * len(ChoiceKind)
         self.stale_plans = 0
-        self.predicted = 0.0
-        """Sum over all batches of the units expected in time."""
         self._points = PointTimes(profiles.prior_p99_s)
         self._on_spot_share = on_spot_share
         self._learns = learns
@@ -176,7 +174,6 @@ class Distribution(LatenessPolicy[U]):
             self._idles_until = self.now + decision.time
             return []
         self._idles_since, self._idles_until = math.inf, -math.inf
-        self.predicted += decision.value
         if decision.kind == ChoiceKind.FULL:
             self._spent(decision.steps)
         return decision.spans

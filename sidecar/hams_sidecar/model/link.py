@@ -68,7 +68,6 @@ class LinkStats(NamedTuple):
     captures came to."""
 
     capture_s: float
-    capture_nbytes: int
     load_s: float
     busy_s: float
     captured: CaptureCounts
@@ -136,7 +135,7 @@ class ModelLink:
         since = None if session is None else session.running_since
         busy_s = 0.0 if since is None else asyncio.get_running_loop().time() - since
         images = self._images
-        return LinkStats(images.capture_s, images.image_nbytes, images.load_s, busy_s, images.counts)
+        return LinkStats(images.capture_s, images.load_s, busy_s, images.counts)
 
     def perform(self, effect: ModelEffect) -> None:
         """Do what the core says. Without a model that the core was told of (ModelReady) nothing is done:

@@ -61,7 +61,6 @@ class SimResource:
         self._answers: dict[tuple[str, str], tuple[str, str, str]] = {}
         self._logged: dict[str, tuple[str, RequestId]] = {}
         self._handed: dict[int, tuple[str, SimState]] = {}
-        self._ready_s = 0.0
         self._begin(graph, None)
         self.controller = SimController(self)
 

@@ -288,7 +288,7 @@ class ReceivingOwner(Protocol):
         ConnectionRejected."""
         ...
 
-    def on_received(self, peer: InstanceId, nbytes: int) -> None:
+    def on_received(self, peer: InstanceId) -> None:
         """Bytes have arrived, of a known peer or (empty) of a stranger; what they hold is delivered now."""
         ...
 
@@ -347,7 +347,7 @@ class Receiving(asyncio.BufferedProtocol):
         turned away nothing is read."""
         if self._deaf:
             return
-        self._owner.on_received(self.peer, nbytes)
+        self._owner.on_received(self.peer)
         try:
             self.inbox.received(nbytes)
         except (BadFrame, ConnectionRejected) as error:

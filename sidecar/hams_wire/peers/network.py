@@ -44,17 +44,11 @@ class Stats:
     room."""
 
     sent_messages: int = 0
-    sent_bytes: int = 0
     lost_unconnected: int = 0
     lost_full: int = 0
-    lost_not_sendable: int = 0
-    repeated: int = 0
-    received_messages: int = 0
-    received_bytes: int = 0
     dropped_no_room: int = 0
     bad_frames: int = 0
     rejected: int = 0
-    connects: int = 0
     breaks: int = 0
 
 
@@ -292,16 +286,13 @@ class PeerNetwork:
             try:
                 encoded = self._codec.encode(message)
             except NotSendable as error:
-                self.stats.lost_not_sendable += 1
                 log.error("not sent to %s: %s", peer, error)
                 return
             self._last = (message, encoded) if not encoded.views else None
         outbox = sending.outbox
         if sending.push(encoded):
             self.stats.sent_messages += 1
-            self.stats.sent_bytes += encoded.nbytes
         elif outbox.repeated:
-            self.stats.repeated += outbox.repeated
             outbox.repeated = 0
         else:
             self.stats.lost_full += outbox.dropped
@@ -437,7 +428,6 @@ class PeerNetwork:
         if peer is not None and peer.sending is sending and not self._closing:
             peer.up = True
             peer.nudge.clear()
-            self.stats.connects += 1
             self._on_up(sending.peer)
 
     def dirty(self, sending: Sending) -> None:
@@ -538,9 +528,8 @@ class PeerNetwork:
             self._visits -= 1
             visit.close()
 
-    def on_received(self, peer: InstanceId, nbytes: int) -> None:
+    def on_received(self, peer: InstanceId) -> None:
         """Remember when a message came over the connection."""
-        self.stats.received_bytes += nbytes
         if peer:
             self.heard_s[peer] = self._loop.time()
 
@@ -548,7 +537,6 @@ class PeerNetwork:
         """Pass a message on. Raises BadFrame if it names what this graph does not have."""
         if self._closing:
             return
-        self.stats.received_messages += 1
         if unknown := self._unknown(message):
             raise BadFrame(unknown)
         self._on_message(peer, message)
