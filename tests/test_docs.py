@@ -37,7 +37,8 @@ KINDS = ("ConfigMap", "Service", "NetworkPolicy", "PodDisruptionBudget")
 NOT_YET: set[str] = set()
 """Named in the documents as not there yet."""
 
-WRITTEN = sorted([ROOT / "README.md", ROOT / "e2e" / "README.md", *(ROOT / "docs").rglob("*.md")])
+BESIDE_THE_SOURCES = ("charts", "e2e", "images", "model-sdk", "sidecar")
+WRITTEN = sorted([*PAGES, *(page for folder in BESIDE_THE_SOURCES for page in (ROOT / folder).rglob("*.md"))])
 GENERATED = {"docs/faults.md", "docs/mutants.md"}
 """Written by tools, from the code."""
 COLUMNS_MAX = 120

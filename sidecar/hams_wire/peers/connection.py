@@ -301,7 +301,7 @@ class ReceivingOwner(Protocol):
         ...
 
     def refused(self, receiving: "Receiving", error: BadFrame | ConnectionRejected) -> None:
-        """The peer is being turned away, or has sent what is not allowed; the connection is being closed."""
+        """The peer is being rejected, or has sent what is not allowed; the connection is being closed."""
         ...
 
     def gone(self, receiving: "Receiving") -> None:
@@ -344,7 +344,7 @@ class Receiving(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived. A TLS transport that is being closed still brings what has come: of somebody
-        turned away nothing is read."""
+        rejected nothing is read."""
         if self._deaf:
             return
         self._owner.on_received(self.peer)
