@@ -264,13 +264,13 @@ async def test_what_instances_tell_of_deadlines_and_of_a_policy_that_failed_is_i
 
     tell("pair-count-1-aa", records.TimelinessRecord("count", 60.0, 199, 1, 0, "Distribution"))
     tell("nobody", records.TimelinessRecord("count", 60.0, 0, 500, 0, "Distribution"))
-    await scene.look()
+    await scene.reconcile()
     assert of_operator(scene, "count")["onTimePercent"] == 99
     assert "policyReplaced" not in of_operator(scene, "count")
     assert scene.graph["status"]["message"] == "serving"
     failed = records.TimelinessRecord("count", 60.0, 0, 0, 0, "Distribution", "it raised KeyError: 3")
     tell("pair-count-1-aa", failed)
-    await scene.look()
+    await scene.reconcile()
     of_count = of_operator(scene, "count")
     assert "onTimePercent" not in of_count
     assert of_count["policyReplaced"] == {"policy": "Distribution", "reason": "it raised KeyError: 3"}
