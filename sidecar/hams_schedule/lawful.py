@@ -147,7 +147,7 @@ class Lawful(Generic[U]):
         if not batch:
             return ""
         head = batch[0]
-        if head.attempts == 0 and any([unit.stage == READY for unit in self._suspects.values()]):  # noqa: C419
+        if head.attempts == 0 and [unit for unit in self._suspects.values() if unit.stage == READY]:
             return "a suspect waits, and others run before it"
         if len(batch) == 1:
             return ""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hams_protocol.graph import SchedulePolicy
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar.arena import Arena
@@ -77,7 +76,7 @@ def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
     yield Sample("hams_proxy_on_time_total", "Units whose batch ended before they were due.", queue.on_time)
     yield Sample("hams_proxy_late_total", "Units whose batch ended after they were due.", queue.late_runs)
     yield Sample("hams_proxy_shed_total", "Units that were answered instead of being run.", queue.shed)
-    if policy != SchedulePolicy.DISTRIBUTION:
+    if not queue.learns:
         return
     profiles, calibration = queue.profiles, queue.calibration
     yield Sample("hams_proxy_profile_samples", "Times that were learnt from.", profiles.samples)
