@@ -1,17 +1,63 @@
-"""What a proxy's /metrics say of its scheduling policy."""
+"""What a proxy publishes of its scheduling policy."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hams_protocol.graph import BatchPolicy, SchedulePolicy, WhenLate
-from hams_sidecar.proxy_metrics import _schedule
-from hams_wire.scheduling import PolicyQueue
+from hams_graph import load
+from hams_protocol.batching import Timing
+from hams_protocol.stateless import StatelessMachine
+from hams_sidecar.arena import Arena
+from hams_sidecar.model.images import CaptureCounts
+from hams_sidecar.proxy_metrics import Work, samples
+from hams_wire.exposition import exposition
+from hams_wire.scheduling import PolicyQueue, queue_of
+
+from .test_timeliness import GRAPH
 
 
-@pytest.mark.parametrize("policy", [SchedulePolicy.DEADLINE, SchedulePolicy.DISTRIBUTION])
-def test_a_policy_is_named_and_what_it_has_learnt_is_told_of_those_who_learn(policy: SchedulePolicy) -> None:
-    samples = list(_schedule(PolicyQueue(BatchPolicy(4, 0.0, policy, WhenLate.RUN))))
-    names = [item.name for item in samples]
-    assert names[0] == "hams_proxy_policy"
-    assert samples[0].labels == {"name": policy.value}
-    assert ("hams_proxy_profile_samples" in names) == (policy is SchedulePolicy.DISTRIBUTION)
-    assert len(names) == len(set(names))
+class Instance:
+    """What samples are taken of."""
+
+    def __init__(self, file: Path) -> None:
+        self.machine = StatelessMachine(load(file), "s", "s-1", queue_of)
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+def page(tmp_path: Path, batch: str, prepare: Any = None) -> dict[str, float]:
+    """The page of an instance with this batch policy, by series."""
+    (tmp_path / "graph.yaml").write_text(GRAPH.replace("maxDelay: 0", batch))
+    instance: Any = Instance(tmp_path / "graph.yaml")
+    if prepare is not None:
+        prepare(instance.machine.queue)
+    arena = Arena(1 << 20)
+    text = exposition(samples(instance, arena, Work(), CaptureCounts())).decode()
+    arena.close()
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+async def test_first_in_first_out_publishes_nothing_of_scheduling(tmp_path: Path) -> None:
+    assert not [name for name in page(tmp_path, "maxDelay: 0") if "policy" in name or "on_time" in name]
+
+
+async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_good_that_is(
+    tmp_path: Path,
+) -> None:
+    deadline = page(tmp_path, "policy: Deadline")
+    assert deadline['hams_proxy_policy{name="Deadline"}'] == 1
+    assert deadline["hams_proxy_shed_total"] == 0
+    assert not [name for name in deadline if "forecast" in name or "profile" in name]
+
+    def serve(queue: PolicyQueue) -> None:
+        queue.calibration.batches, queue.calibration.predicted_s = 3, 0.25
+        queue.profiles.resets = 2
+        queue.finished(1, Timing(0.1, 0.1, True), 1.0)
+
+    learns = page(tmp_path, "policy: Distribution", serve)
+    assert learns['hams_proxy_policy{name="Distribution"}'] == 1
+    assert learns["hams_proxy_forecast_batches_total"] == 3
+    assert learns["hams_proxy_forecast_seconds_total"] == pytest.approx(0.25)
+    assert learns["hams_proxy_profile_resets_total"] == 2
