@@ -178,7 +178,7 @@ class Chain:
             since = self._released[stage].pop(number)
             if self._rest:
                 cls = self._profiles[stage].classes.class_of(str(self._traced.apps[number]), math.nan)
-                self._policies[stage].release([cls], now - since)
+                self._profiles[stage].rest.add(cls, now - since, now)
 
     def _serve(self, stage: int, now: float) -> None:
         policy = self._policies[stage]

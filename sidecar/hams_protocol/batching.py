@@ -12,6 +12,7 @@ from typing import Protocol
 
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import BatchPolicy, Operator
+from hams_protocol.ids import RequestId
 from hams_protocol.joins import Stage, Unit
 
 
@@ -64,6 +65,11 @@ class Scheduler(Protocol):
 
     def finished(self, batch: int, timing: Timing, now: float) -> None:
         """The run of `batch` has ended."""
+        ...
+
+    def replied(self, request: RequestId, ago_s: float, now: float) -> None:
+        """The reply of a request, of which a unit may have run here, was released `ago_s` ago. Advisory:
+        whatever it says, it may cost lateness only."""
         ...
 
     def plan(self, now: float, budget_s: float) -> bool:
@@ -134,6 +140,9 @@ class Fifo:
         """It learns nothing."""
 
     def finished(self, batch: int, timing: Timing, now: float) -> None:
+        """It learns nothing."""
+
+    def replied(self, request: RequestId, ago_s: float, now: float) -> None:
         """It learns nothing."""
 
     def plan(self, now: float, budget_s: float) -> bool:

@@ -38,6 +38,9 @@ completion_delay_s = 0.03
 """Completion broadcasts wait this long for company: each wakes every instance of the graph, and nobody's
 answer waits for them."""
 
+reply_ages_max = 256
+"""Replies whose age one completion broadcast tells; scheduling learns from a sample as well as from all."""
+
 completion_sparse_max = 8192
 """Complete requests above the watermark named in one broadcast."""
 

@@ -318,10 +318,24 @@ class StateCopy:
 
 
 @frozen
+class ReplyAge:
+    """The reply of a request was released `seconds` before the message left that says so. For an internal
+    request, that of the client's request that it belongs to."""
+
+    request: RequestId
+    seconds: float
+
+
+@frozen
 class Completion:
-    """Complete requests per shard: all below `watermark`, and those in `sparse`; cumulative."""
+    """Complete requests per shard: all below `watermark`, and those in `sparse`; cumulative.
+
+    `replies` is advisory and lossy: scheduling learns from it how long the rest of the path takes. It rides
+    on notices that are sent anyway, and only in graphs with an operator that schedules.
+    """
 
     shards: tuple[tuple[int, int, tuple[int, ...]], ...]
+    replies: tuple[ReplyAge, ...] = ()
 
 
 @frozen

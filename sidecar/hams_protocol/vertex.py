@@ -379,6 +379,8 @@ class Vertex(ABC):
 
     def _completed(self, sender: InstanceId, message: Completion) -> None:
         self.complete(message)
+        for reply in message.replies:
+            self.queue.replied(reply.request, reply.seconds, self.ctx.now)
 
     def complete(self, message: Completion) -> None:
         """Requests have completed: free what was held for them."""

@@ -114,8 +114,9 @@ class Replay:
             return False
         self._now = now
         if self._ends <= now:
+            rest = self._profiles.rest.medians
             for shadow in self._running:
-                if now <= shadow.due:
+                if now + rest.get(shadow.cls, 0.0) <= shadow.due:
                     self.on_time[self._place[id(shadow)]] = 1.0
             self._ends, self._running = math.inf, []
             self._policy.finished(self._batch, ShadowTiming(self._took), now)

@@ -119,3 +119,12 @@ cost_steps_max = 4
 
 rest_samples_max = 64
 """The newest times from here to the reply, per application."""
+
+rest_memory_s = 2.0
+"""Without a newer reply for this long, nothing is assumed of the rest of the path."""
+
+unanswered_max = 4_096
+"""Requests that have left an operator and whose replies it waits to hear of; the oldest are forgotten."""
+
+unanswered_units_max = 16
+"""Units of one such request: the first ones."""

@@ -26,6 +26,7 @@ from hams_schedule.limits import (
     time_max_s,
 )
 from hams_schedule.shapes import Cdf, Grid, maximum, normal
+from hams_schedule.split import Rest
 from hams_schedule.sweeps import Record, Sweep
 from hams_schedule.times import BatchTimes
 
@@ -75,6 +76,7 @@ class Profiles:
     def __init__(self, memory_s: float = 0.0, prior_p99_s: float = 0.0) -> None:
         self.memory_s = memory_s
         self.prior_p99_s = prior_p99_s
+        self.rest = Rest()
         self.revision = 0
         self.ignored = 0
         self.resets = 0

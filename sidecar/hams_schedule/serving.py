@@ -69,7 +69,7 @@ def _add_simple(
 
 def _deadline(max_rows: int, shed: bool, profiles: Profiles) -> Deadline[U]:
     """`Deadline` with the times that the profile knows by now."""
-    policy: Deadline[U] = Deadline(max_rows, shed, profiles.prior_p99_s)
+    policy: Deadline[U] = Deadline(max_rows, shed, profiles.prior_p99_s, profiles.rest)
     for rows, times in enumerate(size_times(profiles, max_rows), 1):
         for time in times:
             policy.times.observe(rows, time)

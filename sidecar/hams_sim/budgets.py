@@ -2,15 +2,28 @@
 again or has another owner, and never grows (protocol.md, section 1).
 
 The simulator has one clock, so it can say when a budget ends that a message names: the time of sending and
-the budget. An instance may not name a later end than those it was told itself.
+the budget. An instance may not name a later end than those it was told itself. Nor may it say of a reply that
+it was released at another time than it was, or of an error that it took so long.
 """
 
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits as core
+from hams_protocol.effects import NoteReply
 from hams_protocol.graph import FRONTEND, WhenLate
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import LATE, Consumed, Deliver, Message, StateCopy, StateRecord, Token
+from hams_protocol.messages import (
+    LATE,
+    Completion,
+    Consumed,
+    Deliver,
+    Kind,
+    Message,
+    ReplyAge,
+    StateCopy,
+    StateRecord,
+    Token,
+)
 from hams_sim.errors import Broken
 
 if TYPE_CHECKING:
@@ -27,14 +40,19 @@ shed_early_max_s = 1.0
 
 class KnownEnds:
     """The ends of budgets that one instance was told: by tokens, of which the earliest counts, and of
-    requests of which no token came, by records of their outputs, of which the latest counts."""
+    requests of which no token came, by records of their outputs, of which the latest counts.
 
-    __slots__ = ("by_records", "by_tokens", "injected")
+    `arrived`: when the first token of a request came; `rest_s`: the longest time from there to a reply, of
+    those that it was told."""
+
+    __slots__ = ("arrived", "by_records", "by_tokens", "injected", "rest_s")
 
     def __init__(self) -> None:
         self.by_tokens: dict[RequestId, float] = {}
         self.by_records: dict[RequestId, float] = {}
         self.injected: dict[tuple[RequestId, int], float] = {}
+        self.arrived: dict[RequestId, float] = {}
+        self.rest_s = 0.0
 
 
 class Budgets:
@@ -43,6 +61,7 @@ class Budgets:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._known: dict[str, KnownEnds] = {}
+        self._replied: dict[RequestId, list[float]] = {}
         self.shed: set[tuple[str, RequestId]] = set()
 
     def received(self, node: "Node", message: Message) -> None:
@@ -51,6 +70,12 @@ class Budgets:
             token, known_ends = message.token, self._of(node)
             due = self._world.now + token.meta.budget_s
             known_ends.by_tokens[token.request] = min(due, known_ends.by_tokens.get(token.request, due))
+            known_ends.arrived.setdefault(token.request, self._world.now)
+        elif type(message) is Completion:
+            known_ends = self._of(node)
+            for reply in message.replies:
+                since = known_ends.arrived.get(reply.request, self._world.now)
+                known_ends.rest_s = max(known_ends.rest_s, self._world.now - since)
         elif type(message) is StateRecord or type(message) is StateCopy:
             self._recorded(node, message.units)
 
@@ -62,7 +87,10 @@ class Budgets:
                 known_ends.by_records[token.request] = max(due, known_ends.by_records.get(token.request, due))
 
     def sent(self, node: "Node", message: Message) -> None:
-        """A message leaves. Raises Broken if its budget ends later than it can."""
+        """A message leaves. Raises Broken if its budget ends later than it can, or an age is wrong."""
+        if type(message) is Completion:
+            for reply in message.replies:
+                self._age_sent(node, reply)
         if type(message) is not Deliver:
             return
         token = message.token
@@ -80,6 +108,24 @@ class Budgets:
         if known is not None and due > known + tolerance_s:
             self._grew(node, token, due - known)
 
+    def replied(self, note: NoteReply) -> None:
+        """A reply is about to be released; again, if a new owner of its shard does not know that it was."""
+        if not any(token.kind is Kind.ERROR for token in note.tokens):
+            self._replied.setdefault(note.request, []).append(self._world.now)
+
+    def _age_sent(self, node: "Node", reply: ReplyAge) -> None:
+        """An age of a reply is told. Raises Broken if it was not released then."""
+        root: RequestId | None = reply.request
+        while root is not None and root not in self._replied:
+            root = self._world.refusals.origin(root)
+        at = self._world.now - reply.seconds
+        if root is None or not any(abs(at - known) <= tolerance_s for known in self._replied[root]):
+            raise Broken(
+                "rest",
+                f"{node.id} says that {reply.request} was answered {reply.seconds:.4f} s ago; it was not",
+            )
+        self._world.seen("reply age")
+
     def _was_shed(self, node: "Node", token: Token) -> None:
         """An operator gave a request up. Raises Broken if it had time enough, or does not shed."""
         assert token.error is not None
@@ -88,7 +134,8 @@ class Budgets:
         first = op == node.of and (op, token.request) not in self.shed
         if first and self._world.graph.operators[op].batch.when_late is not WhenLate.SHED:
             raise Broken("budget", f"{node.id} gave {token.request} up, and its graph says that {op} runs it")
-        if first and known is not None and known - self._world.now > shed_early_max_s:
+        early_s = shed_early_max_s + self._of(node).rest_s
+        if first and known is not None and known - self._world.now > early_s:
             left_s = known - self._world.now
             raise Broken("budget", f"{node.id} gave {token.request} up with {left_s:.3f} s left")
         self._world.seen("shed")

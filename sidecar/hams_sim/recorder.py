@@ -207,6 +207,7 @@ class Recorder:
     def reply(self, node: "Node", note: NoteReply) -> None:
         """A reply is about to be released: everything it depends on is durable."""
         self.world.logs.replied(node, note)
+        self.world.budgets.replied(note)
         self.replies[note.request] = note
         failed = any(token.kind is Kind.ERROR for token in note.tokens)
         self.lines.append(line_of(note, node.id, digest=reply_digest(note.tokens, failed)))

@@ -10,8 +10,10 @@ import math
 
 from hams_protocol.batching import Fifo, Scheduler, Timing
 from hams_protocol.graph import BatchPolicy, Operator, SchedulePolicy, WhenLate
+from hams_protocol.ids import RequestId
 from hams_protocol.joins import Unit
 from hams_protocol.messages import Scalar
+from hams_schedule import limits
 from hams_schedule.calibration import Calibration, Forecast, forecast_of
 from hams_schedule.guard import Guarded, Pace
 from hams_schedule.lawful import Lawful
@@ -43,13 +45,15 @@ class PolicyQueue:
         self._since = 0.0
         self._forecast: Forecast | None = None
         self._forecast_due = False
+        self._unanswered: dict[RequestId, list[tuple[int, float]]] = {}
+        """Class and end of the batch of units that have run, by request, oldest first."""
 
     def _policy(self, batch: BatchPolicy, pace: Pace | None) -> Policy[Unit]:
         sheds = batch.when_late is WhenLate.SHED
         if self._classifies:
             self._guard = guarded(batch.max_rows, sheds, self.profiles, batch.max_delay_s, pace)
             return self._guard
-        return Deadline(batch.max_rows, sheds, batch.p99_s)
+        return Deadline(batch.max_rows, sheds, batch.p99_s, self.profiles.rest)
 
     @property
     def serves(self) -> str:
@@ -114,17 +118,34 @@ class PolicyQueue:
     def finished(self, batch: int, timing: Timing, now: float) -> None:
         """See `Scheduler`."""
         units = self._running.pop(batch, [])
+        rest = self.profiles.rest.medians
         for unit in units if timing.ok else ():
-            if unit.due >= now:
+            if unit.due >= now + rest.get(unit.cls, 0.0):
                 self.on_time += 1
             else:
                 self.late_runs += 1
+            self._left(unit, now)
         if self._classifies and timing.ok and len(units) == 1 and units[0].rows == 1:
             self.profiles.observe_feature(*self._kind(units[0]), measured_s(timing))
         if self._forecast is not None and units:
             self.calibration.add(self._forecast, units, timing, measured_s(timing), now)
         self._forecast, self._forecast_due = None, False
         self._lawful.finished(batch, timing, now)
+
+    def replied(self, request: RequestId, ago_s: float, now: float) -> None:
+        """See `Scheduler`. What a peer says can only make the rest of the path shorter than the time since
+        the unit left here."""
+        if ago_s >= 0.0:
+            for cls, left_at in self._unanswered.pop(request, ()):
+                self.profiles.rest.add(cls, now - ago_s - left_at, now)
+
+    def _left(self, unit: Unit, now: float) -> None:
+        """A unit has run, and the rest of its path begins."""
+        units = self._unanswered.setdefault(unit.id.request, [])
+        if len(units) < limits.unanswered_units_max:
+            units.append((unit.cls, now))
+        if len(self._unanswered) > limits.unanswered_max:
+            del self._unanswered[next(iter(self._unanswered))]
 
     def plan(self, now: float, budget_s: float) -> bool:
         """See `Scheduler`. First, once for each batch, what is expected of the one that runs."""

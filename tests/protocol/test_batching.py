@@ -8,8 +8,9 @@ from hams_protocol.batching import Scheduler, Timing
 from hams_protocol.effects import Capture, EnterUpdate, NoteExec, StartBatch
 from hams_protocol.events import BatchDone, BatchFailed, ModelDied
 from hams_protocol.graph import FRONTEND, Operator
+from hams_protocol.ids import RequestId
 from hams_protocol.joins import Stage, Unit
-from hams_protocol.messages import LATE, Deliver, Kind, Meta, RecordAck
+from hams_protocol.messages import LATE, Completion, Deliver, Kind, Meta, RecordAck, ReplyAge
 from hams_protocol.stateful.machine import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 
@@ -51,6 +52,9 @@ class Shedding:
 
     def finished(self, batch: int, timing: Timing, now: float) -> None:
         self.heard.append((batch, timing))
+
+    def replied(self, request: RequestId, ago_s: float, now: float) -> None:
+        self.heard.append((request, ago_s, now))
 
     def plan(self, now: float, budget_s: float) -> bool:
         return False
@@ -165,3 +169,11 @@ def test_the_due_of_a_unit_is_known_when_it_is_queued():
     rig.token("F-1", asked(R1, 3.0))
     (unit,) = rig.machine.queue.units
     assert unit.due == 4.0
+
+
+def test_a_policy_hears_how_long_ago_replies_were_released():
+    rig = stateless()
+    rig.get("F-1", Completion(((0, 1, ()),), (ReplyAge(R0, 0.03), ReplyAge(R1, 0.02))))
+    assert rig.machine.queue.heard == [(R0, 0.03, rig.now), (R1, 0.02, rig.now)]
+    rig.get("F-1", Completion(((0, 1, ()),), (ReplyAge(R2, 0.5),)))
+    assert rig.machine.queue.heard[-1] == (R2, 0.5, rig.now), "though nothing new is complete"

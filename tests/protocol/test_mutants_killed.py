@@ -21,6 +21,7 @@ import test_outbox as outbox
 import test_poison as poison
 import test_primary as primary
 import test_recovery as recovery
+import test_reply_ages as reply_ages
 import test_stateless as stateless
 import test_succession as succession
 import test_unreadable as unreadable
@@ -221,6 +222,11 @@ KILLERS: dict[str, Callable[[], None]] = {
     ),
     "budget-not-counted-down": deadlines.test_what_has_waited_and_run_here_is_handed_on_with_what_is_left,
     "budget-reset-on-resend": deadlines.test_what_is_sent_again_carries_what_is_left_then,
+    "error-age-counted": reply_ages.test_an_error_is_not_reported_as_how_long_the_path_takes,
+    "reply-age-early": reply_ages.test_a_reply_counts_from_its_release_not_from_when_it_was_decided,
+    "reply-age-unsaid": (
+        reply_ages.test_a_reply_is_reported_with_its_age_once_and_in_a_notice_that_is_sent_anyway
+    ),
     "late-and-run": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "shed-without-token": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "recorded-budget-anew": deadlines.test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs,

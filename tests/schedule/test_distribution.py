@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hams_schedule.candidates import Candidate, QueueView, candidates
 from hams_schedule.decision import ChoiceKind, Terms, decide, quick
+from hams_schedule.limits import buckets_max, rest_memory_s
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
@@ -221,16 +222,38 @@ def test_steps_of_cost_add_up(learnt: Profiles, tables: TimeTables) -> None:
 def test_the_rest_of_the_path_is_taken_off(learnt: Profiles) -> None:
     policy = queue(learnt, [("long", 0.3)] * 2)
     assert policy.late(0.0) == []
-    for _ in range(10):
-        policy.release([learnt.classes.class_of("long", math.nan)], 0.25)
-    assert len(policy.late(0.0)) == 2
+    long = learnt.classes.class_of("long", math.nan)
+    try:
+        for _ in range(10):
+            learnt.rest.add(long, 0.25, 0.0)
+        assert len(policy.late(0.0)) == 2
+    finally:
+        learnt.rest.forget_stale(math.inf)
+    assert not learnt.rest.medians
+
+
+def test_the_rest_of_the_path_is_that_of_the_newest_replies_of_an_application() -> None:
     rest = Rest()
-    for seconds in (0.1, 0.2, 0.9, math.nan, -1.0, 1e9):
-        rest.add(0, seconds)
-    assert (rest.median(0), rest.least(0), rest.median(8)) == (0.2, 0.1, 0.0)
+    for seconds in (0.1, 0.2, 0.9, math.nan, -1.0, 1e9, math.inf):
+        rest.add(0, seconds, 1.0)
+    rest.add(99_999, 0.1, 1.0)
+    assert (rest.medians.get(0), rest.least(0), rest.medians.get(buckets_max)) == (0.2, 0.1, None)
+    assert rest.medians[buckets_max - 1] == 0.2, "features are each operator's own: it counts by application"
     for _ in range(200):
-        rest.add(0, 0.5)
-    assert rest.median(0) == rest.least(0) == 0.5, "only the newest count"
+        rest.add(1, 0.5, 1.0)
+    assert rest.medians[0] == rest.least(0) == rest.median_of_all() == 0.5, "only the newest count"
+
+
+def test_what_was_measured_in_an_outage_sheds_nothing_for_long() -> None:
+    rest = Rest()
+    rest.add(0, 30.0, 1.0)
+    rest.add(buckets_max, 0.1, 2.0)
+    rest.forget_stale(1.0 + rest_memory_s)
+    assert rest.least(0) == 30.0
+    rest.forget_stale(1.1 + rest_memory_s)
+    assert (rest.least(0), rest.least(buckets_max), rest.least_of_all()) == (0.0, 0.1, 0.1)
+    rest.forget_stale(2.1 + rest_memory_s)
+    assert (rest.medians, rest.median_of_all(), rest.least_of_all()) == ({}, 0.0, 0.0)
 
 
 def test_the_quick_rule_decides_like_the_full_one_where_one_class_waits(

@@ -4,10 +4,12 @@ one client."""
 from collections import Counter
 from random import Random
 
+import pytest
+
 from hams_protocol.effects import Answer, Send
 from hams_protocol.events import ClientRequest
-from hams_protocol.graph import FRONTEND, BatchPolicy, WhenUnprotected
-from hams_protocol.messages import AskDurable, Durable, Meta, RecordAck, StateRecord
+from hams_protocol.graph import FRONTEND, BatchPolicy, SchedulePolicy, WhenUnprotected
+from hams_protocol.messages import AskDurable, Completion, Durable, Meta, RecordAck, StateRecord
 from hams_sim.checks import converged
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
@@ -18,7 +20,7 @@ from hams_sim.world import World
 REQUESTS = 40
 
 
-def messages_per_request(monkeypatch) -> dict[type, float]:
+def chain_of_three(monkeypatch, policy: SchedulePolicy) -> World:
     chain = [Vertex("a", (FRONTEND,), True), Vertex("b", ("a",), True), Vertex("c", ("b",), True, reply=True)]
     monkeypatch.setitem(SHAPES, "three", lambda rng: chain)
     sizes = Sizes(
@@ -28,7 +30,7 @@ def messages_per_request(monkeypatch) -> dict[type, float]:
     behaviours = {}
     for op in graph.data.operators:
         object.__setattr__(op, "window", 4)
-        object.__setattr__(op, "batch", BatchPolicy(8, 0.0))
+        object.__setattr__(op, "batch", BatchPolicy(8, 0.0, policy))
         model = behaviours[op.name] = Behaviour(Random("economy"))
         model.compute_s = model.update_s = 0.00005
         model.capture_s = 0.0001
@@ -38,6 +40,13 @@ def messages_per_request(monkeypatch) -> dict[type, float]:
         world.spawn(of)
     while not converged(world):
         world.run(world.now + 0.05)
+    return world
+
+
+def messages_per_request(
+    monkeypatch, policy: SchedulePolicy = SchedulePolicy.FIFO, world: World | None = None
+) -> dict[type, float]:
+    world = world or chain_of_three(monkeypatch, policy)
     frontend = next(node for node in world.nodes.values() if node.of == FRONTEND)
     counts: Counter[type] = Counter()
     answered: list[float] = []
@@ -51,7 +60,9 @@ def messages_per_request(monkeypatch) -> dict[type, float]:
         answered.clear()
         world.feed(
             frontend,
-            ClientRequest(10_000 + number, None, str(number), Meta(), SimPayload("", None, number, ())),
+            ClientRequest(
+                10_000 + number, None, str(number), Meta(), SimPayload("", None, number, ()), None, ("x",)
+            ),
         )
         while not answered:
             world.run(world.now + 0.0001)
@@ -67,3 +78,22 @@ def test_a_version_costs_one_record_its_acknowledgements_and_notices_to_who_hold
     )
     assert cost[Durable] <= 6, "the backups of c and b, the backup of c, and each time the owner of the shard"
     assert cost.get(AskDurable, 0) == 0
+
+
+def test_how_long_the_rest_of_the_path_takes_is_told_without_a_message_of_its_own(monkeypatch):
+    plain = messages_per_request(monkeypatch)
+    scheduled = messages_per_request(monkeypatch, SchedulePolicy.DISTRIBUTION)
+    assert scheduled.keys() == plain.keys()
+    assert scheduled[Completion] == pytest.approx(plain[Completion], rel=0.05), "as often as time passes"
+    assert scheduled[StateRecord] == plain[StateRecord]
+
+
+def test_each_operator_learns_how_long_the_rest_of_the_path_takes(monkeypatch):
+    world = chain_of_three(monkeypatch, SchedulePolicy.DISTRIBUTION)
+    messages_per_request(monkeypatch, world=world)
+    rests = {}
+    for node in world.nodes.values():
+        if node.of in ("a", "b", "c") and node.machine.primary is not None:
+            rests[node.of] = node.machine.queue.profiles.rest.median_of_all()
+    assert rests["a"] > rests["b"] > rests["c"] > 0.0
+    assert rests["a"] < 0.02, "of a request that takes some milliseconds"

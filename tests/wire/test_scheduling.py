@@ -22,6 +22,7 @@ from hams_protocol.graph import (
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.joins import Stage, Unit
 from hams_protocol.messages import Kind, Meta, Token
+from hams_schedule import limits
 from hams_schedule.guard import Pace
 from hams_wire.scheduling import PolicyQueue, queue_of
 
@@ -81,6 +82,60 @@ def test_what_was_in_time_late_and_shed_is_counted():
     waiting.finished(1, Timing(0.72, 0.72, True), 1.02)
     assert not waiting.runs
     assert (waiting.on_time + waiting.late_runs, waiting.shed) == (len(batch), 1)
+
+
+def run(waiting: PolicyQueue, now: float) -> None:
+    """Everything that waits, as one batch that ends 0.1 s later."""
+    waiting.started(1, waiting.take(now), now)
+    waiting.finished(1, Timing(0.1, 0.1, True), now + 0.1)
+
+
+@pytest.mark.parametrize("policy", [SchedulePolicy.DEADLINE, SchedulePolicy.DISTRIBUTION])
+def test_a_unit_is_late_if_the_rest_of_its_path_does_not_fit_any_more(policy):
+    waiting = queue(policy=policy)
+    waiting.add(unit(0, 9.0, app="chat"), 0.0)
+    run(waiting, 0.0)
+    waiting.replied(RequestId(0, 0), 0.05, 0.65)
+    waiting.add(unit(1, 1.45, app="chat"), 0.8)
+    waiting.add(unit(2, 1.0, app="chat"), 0.8)
+    assert [item.due for item in waiting.late(0.8)] == [1.0], "0.5 s are needed after this operator"
+    later = unit(3, 3.3, app="chat")
+    waiting.add(later, 3.0)
+    assert later not in waiting.late(3.0), "no reply was heard of for long: nothing is assumed"
+
+
+def test_in_time_is_what_leaves_time_for_the_rest_of_the_path():
+    waiting = queue()
+    waiting.add(unit(0, 9.0), 0.0)
+    run(waiting, 0.0)
+    waiting.replied(RequestId(0, 0), 0.0, 0.6)
+    waiting.add(unit(1, 1.5), 0.7)
+    run(waiting, 0.95)
+    assert (waiting.on_time, waiting.late_runs) == (1, 1)
+
+
+@pytest.mark.parametrize("ago_s", [-1.0, -1e300, math.nan, math.inf, 1e9, 5.0])
+def test_a_hostile_age_of_a_reply_makes_nothing_later_than_it_is(ago_s):
+    waiting = queue()
+    waiting.add(unit(0, 9.0), 0.0)
+    run(waiting, 0.0)
+    waiting.replied(RequestId(0, 0), ago_s, 0.6)
+    waiting.replied(RequestId(7, 7), ago_s, 0.6)
+    assert not waiting.profiles.rest.medians
+
+
+def test_units_without_a_reply_are_remembered_within_bounds():
+    waiting = queue()
+    for number in range(limits.unanswered_max + 50):
+        waiting.add(unit(number, math.inf), 0.0)
+        run(waiting, 0.0)
+    for _ in range(limits.unanswered_units_max + 5):
+        waiting.add(unit(limits.unanswered_max + 49, math.inf), 0.0)
+        run(waiting, 0.0)
+    assert len(waiting._unanswered) == limits.unanswered_max
+    assert max(map(len, waiting._unanswered.values())) == limits.unanswered_units_max
+    waiting.replied(RequestId(0, 3), 0.0, 1.0)
+    assert not waiting.profiles.rest.medians, "the oldest are forgotten"
 
 
 def test_a_policy_that_raises_is_replaced_said_and_nothing_is_lost():

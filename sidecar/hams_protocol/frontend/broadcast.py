@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from hams_protocol import limits
 from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.frontend.context import FrontendContext
+from hams_protocol.graph import SchedulePolicy
 from hams_protocol.ids import InstanceId, RequestId
-from hams_protocol.messages import Completion
+from hams_protocol.messages import Completion, ReplyAge
 
 
 class CompletionBroadcast(Timed):
@@ -21,6 +22,10 @@ class CompletionBroadcast(Timed):
         super().__init__(ctx)
         self._ctx = ctx
         self._fresh: dict[int, list[int]] = {}
+        self._replies: list[tuple[RequestId, float]] = []
+        self._reports_replies = any(
+            op.batch.policy is not SchedulePolicy.FIFO for op in ctx.graph.data.operators
+        )
         self._asked: set[InstanceId] = set()
         self._flush_at = FOREVER
         self._repeat_at = FOREVER
@@ -31,6 +36,12 @@ class CompletionBroadcast(Timed):
         """A request has become complete."""
         self._fresh.setdefault(request.shard, []).append(request.n)
         self._soon()
+
+    def replied(self, requests: Iterable[RequestId]) -> None:
+        """The reply of these requests was released now: the next notice says so. None is sent for it."""
+        if self._reports_replies:
+            room = limits.reply_ages_max - len(self._replies)
+            self._replies.extend([(request, self._ctx.now) for request in requests][:room])
 
     def wanted(self, peer: InstanceId) -> None:
         """A peer does not seem to know what is complete."""
@@ -66,6 +77,7 @@ class CompletionBroadcast(Timed):
             news = self._everything()
             for peer in self.listeners:
                 self._ctx.send(peer, news)
+        self._replies.clear()
 
     def _flush(self) -> None:
         completed = self._ctx.knowledge.completed
@@ -75,7 +87,7 @@ class CompletionBroadcast(Timed):
             for shard, fresh in self._fresh.items():
                 below = completed.watermark(shard)
                 rows.append((shard, below, tuple(n for n in fresh if n >= below)))
-            news = Completion(tuple(rows))
+            news = Completion(tuple(rows), self._ages())
             self._fresh.clear()
             for peer in self.listeners:
                 if peer not in self._asked:
@@ -85,6 +97,7 @@ class CompletionBroadcast(Timed):
             for peer in sorted(self._asked):
                 self._ctx.send(peer, news)
         self._asked.clear()
+        self._replies.clear()
 
     def _everything(self) -> Completion:
         completed = self._ctx.knowledge.completed
@@ -96,8 +109,14 @@ class CompletionBroadcast(Timed):
                     tuple(sorted(completed.sparse(shard)))[: limits.completion_sparse_max],
                 )
                 for shard in self.shards
-            )
+            ),
+            self._ages(),
         )
+
+    def _ages(self) -> tuple[ReplyAge, ...]:
+        """How long ago replies were released; counted to the moment of sending, for clocks are not
+        compared."""
+        return tuple([ReplyAge(request, self._ctx.now - at) for request, at in self._replies])
 
     def _soon(self) -> None:
         if self._flush_at == FOREVER:

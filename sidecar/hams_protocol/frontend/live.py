@@ -2,7 +2,7 @@
 it is. Volatile: a new owner makes it anew from the log and from the tokens that are sent again."""
 
 from hams_protocol.frontend.plan import Plan
-from hams_protocol.ids import InstanceId
+from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Admit, Token
 
 
@@ -12,11 +12,13 @@ class Live:
     `tokens` and `durable` go by the number of the sink edge; `left` counts those without a durable token.
     `root` is the client's request at the beginning of a feedback chain (itself, if it is one); `unresolved`
     counts the feedback edges of the whole chain that have not said whether they go on, and is kept at the
-    root; `overflow` names the operator whose feedback went too deep.
+    root; `overflow` names the operator whose feedback went too deep. `descendants` are the internal requests
+    of the chain that this owner has logged, kept at the root.
     """
 
     __slots__ = (
         "admit",
+        "descendants",
         "durable",
         "given_up",
         "index",
@@ -44,6 +46,7 @@ class Live:
         self.left = len(plan.sinks)
         self.unresolved = plan.feedback_edges
         self.overflow: str | None = None
+        self.descendants: list[RequestId] = []
         self.injected = False
         self.replied = admit.origin is not None
         self.reply_index = 0

@@ -89,7 +89,7 @@ class FrontendMachine:
         self._gossip = Gossip(self._ctx, self._ctx.knowledge, self._handlers)
         self._waits = Waits(self._ctx)
         self._broadcast = CompletionBroadcast(self._ctx)
-        self._roles = ShardRoles(self._ctx, self._waits, former, self._released, self._broadcast.add)
+        self._roles = ShardRoles(self._ctx, self._waits, former, self._released, self._broadcast)
         self._owners = self._roles.owners
         self._followers = self._roles.followers
         self._outbox = self._roles.outbox

@@ -17,6 +17,7 @@ from hams_protocol.context import InvariantError
 from hams_protocol.deps import Dep
 from hams_protocol.due import Due, Timed
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
+from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
@@ -62,7 +63,7 @@ class ShardOwner(Timed):
         outbox: Outbox,
         waits: Waits,
         released: Released,
-        completed: Callable[[RequestId], None],
+        broadcast: CompletionBroadcast,
     ) -> None:
         super().__init__(ctx)
         self._ctx = ctx
@@ -70,7 +71,7 @@ class ShardOwner(Timed):
         self._outbox = outbox
         self._waits = waits
         self._released = released
-        self._announce = completed
+        self._broadcast = broadcast
         self.shard = shard
         self.name = roles.name
         self.epoch = roles.epoch
@@ -414,6 +415,7 @@ class ShardOwner(Timed):
         child.root = live.root
         if live.root is not None:
             live.root.unresolved += self._ctx.plan.feedback_edges
+            live.root.descendants.append(request)
 
     def _progress(self, live: Live) -> None:
         """Reply if the reply is decided, complete if nothing is missing."""
@@ -447,6 +449,8 @@ class ShardOwner(Timed):
         if not live.recorded:
             live.recorded = True
             self._note_reply(entry)
+            if entry.error is None:  # an error ends a path early, so its age says nothing of the path
+                self._broadcast.replied((entry.request, *live.descendants))
         self._release(live, entry)
 
     def _note_reply(self, entry: ReplyEntry) -> None:
@@ -471,7 +475,7 @@ class ShardOwner(Timed):
             self._ctx.out.append(NoteComplete(request))
         self._ctx.knowledge.completed.add_one(request)
         self._outbox.complete((request,))
-        self._announce(request)
+        self._broadcast.add(request)
 
     # -- what others ask -------------------------------------------------------------------------------------
 

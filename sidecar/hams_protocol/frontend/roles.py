@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteFailover, NotServed
+from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.follower import ShardFollower
 from hams_protocol.frontend.former import FormerLogs
@@ -31,8 +32,8 @@ class Misfit(Exception):
 
 
 class ShardRoles:
-    """Owned and followed shards, by number. `released` hands an outcome to who waits; `completed` is told of
-    complete requests."""
+    """Owned and followed shards, by number. `released` hands an outcome to who waits; `broadcast` tells
+    everybody of complete requests, and of replies."""
 
     def __init__(
         self,
@@ -40,12 +41,12 @@ class ShardRoles:
         waits: Waits,
         former: FormerLogs | None,
         released: Callable[[InstanceId, int, ReplyEntry | NotServed], None],
-        completed: Callable[[RequestId], None],
+        broadcast: CompletionBroadcast,
     ) -> None:
         self._ctx = ctx
         self._waits = waits
         self._released = released
-        self._completed = completed
+        self._broadcast = broadcast
         self.owners: dict[int, ShardOwner] = {}
         self.followers: dict[int, ShardFollower] = {}
         self.former = former
@@ -90,7 +91,7 @@ class ShardRoles:
             raise Misfit(f"made primary of {roles.name} in epoch {roles.epoch} without a log that fits")
         self._leave(shard)
         owner = self.owners[shard] = ShardOwner(
-            self._ctx, shard, roles, log, self.outbox, self._waits, self._released, self._completed
+            self._ctx, shard, roles, log, self.outbox, self._waits, self._released, self._broadcast
         )
         if roles.epoch > 1:
             end = roles.end_of(roles.epoch - 1)

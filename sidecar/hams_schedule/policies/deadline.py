@@ -11,6 +11,7 @@ from hams_schedule.pending import ClassLine, Span
 from hams_schedule.policies.base import RunningBatch, fit, measured_s, overdue
 from hams_schedule.policies.lateness import LatenessPolicy
 from hams_schedule.scheduler import BatchTiming, U
+from hams_schedule.split import Rest
 from hams_schedule.tables import SIZES
 
 NEWEST: Final = 64
@@ -70,15 +71,18 @@ class PointTimes:
         return times[min(int(SHARE * len(times)), len(times) - 1)]
 
 
-def point_choice(lines: list[ClassLine[U]], times: PointTimes, max_rows: int, now: float) -> Span[U] | None:
-    """The span with the most units in time per second; if none is likely, the unit with the most slack."""
+def point_choice(lines: list[ClassLine[U]], times: PointTimes, max_rows: int, after: float) -> Span[U] | None:
+    """The span with the most units in time per second; if none is likely, the unit with the most slack.
+
+    `after` is now and the rest of the path: what is due then has to be done now.
+    """
     best: Span[U] | None = None
     best_key = (0.0, 0.0, 0)
     for line in lines:
         dues = line.dues
         for size in (*[size for size in SIZES if size < max_rows], max_rows):
             estimate = times.estimate(size)
-            low = bisect_left(dues, now + estimate)
+            low = bisect_left(dues, after + estimate)
             count = fit(line.rows, low, size, size) if low < len(dues) else 0
             if not count:
                 break
@@ -99,16 +103,19 @@ def _latest(line: ClassLine[U]) -> float:
 class Deadline(LatenessPolicy[U]):
     """See the module."""
 
-    def __init__(self, max_rows: int, shed: bool, prior_s: float = 0.0) -> None:
+    def __init__(self, max_rows: int, shed: bool, prior_s: float = 0.0, rest: Rest | None = None) -> None:
         super().__init__(max_rows, by_class=False, shed=shed)
         self.times = PointTimes(prior_s)
+        self._rest = rest or Rest()
 
     def _choose(self, now: float) -> list[Span[U]]:
-        span = point_choice(self.pending.all_lines(), self.times, self.max_rows, now)
+        after = now + self._rest.median_of_all()
+        span = point_choice(self.pending.all_lines(), self.times, self.max_rows, after)
         return [] if span is None else [span]
 
     def _hopeless(self, now: float) -> list[Span[U]]:
-        return overdue(self.pending.all_lines(), now + self.times.least())
+        self._rest.forget_stale(now)
+        return overdue(self.pending.all_lines(), now + self._rest.least_of_all() + self.times.least())
 
     def _expected_s(self, units: list[U]) -> float:
         return self.times.estimate(sum(unit.rows for unit in units))

@@ -20,7 +20,6 @@ from hams_schedule.policies.lateness import LatenessPolicy
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import Arrivals
 from hams_schedule.scheduler import BatchTiming, U
-from hams_schedule.split import Rest
 from hams_schedule.tables import TimeTables
 
 STALE: Final = 0.1
@@ -75,7 +74,8 @@ class Distribution(LatenessPolicy[U]):
         self.profiles = profiles
         self.arrivals = Arrivals()
         self.terms = Terms(costs, weights or {})
-        self.rest = Rest()
+        self.rest = profiles.rest
+        self.terms.rest = self.rest.medians
         self.decisions = [0] * len(ChoiceKind)
         self.stale_plans = 0
         self._points = PointTimes(profiles.prior_p99_s)
@@ -134,19 +134,14 @@ class Distribution(LatenessPolicy[U]):
             self._build_tables()
         return self.tables
 
-    def release(self, app_classes: list[int], took_s: float) -> None:
-        """A request of an application, whose classes these are, was answered `took_s` after it left here."""
-        for cls in app_classes:
-            self.rest.add(cls, took_s)
-            self.terms.rest[cls] = self.rest.median(cls)
-
     def _choose(self, now: float) -> list[Span[U]]:
         if self.tables is None:
             self._build_tables()
         tables, plan = self.tables, self._plan
         self._plan = None
         if tables is None:
-            span = point_choice(self.pending.all_lines(), self._points, self.max_rows, now)
+            after = now + self.rest.median_of_all()
+            span = point_choice(self.pending.all_lines(), self._points, self.max_rows, after)
             self.decisions[ChoiceKind.POINT] += span is not None
             return [] if span is None else [span]
         if plan is not None:
@@ -201,11 +196,13 @@ class Distribution(LatenessPolicy[U]):
             self._points = PointTimes(profiles.prior_p99_s)
 
     def _hopeless(self, now: float) -> list[Span[U]]:
+        self.rest.forget_stale(now)
         if self.tables is None:
             self._build_tables()
         tables = self.tables
         if tables is None:
-            return overdue(self.pending.all_lines(), now + self._points.least())
+            least = self.rest.least_of_all() + self._points.least()
+            return overdue(self.pending.all_lines(), now + least)
         spans: list[Span[U]] = []
         for line in self.pending.all_lines():
             after = self.rest.least(line.cls)

@@ -33,6 +33,37 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "reply-age-unsaid": Mutant(
+        "replies are told without how long ago they were released",
+        "1",
+        (
+            Edit(
+                "frontend.broadcast",
+                "CompletionBroadcast._ages",
+                "ReplyAge(request, self._ctx.now - at)",
+                "ReplyAge(request, 0.0)",
+            ),
+        ),
+    ),
+    "reply-age-early": Mutant(
+        "a reply is told as released when it is decided, before it is committed",
+        "1",
+        (
+            Edit(
+                "frontend.owner",
+                "ShardOwner._try_reply",
+                "live.reply_index = self.log.append(entry)",
+                "live.reply_index = self.log.append(entry)\n"
+                "if error is None:\n"
+                "    self._broadcast.replied((entry.request,))",
+            ),
+        ),
+    ),
+    "error-age-counted": Mutant(
+        "how long errors took is told as if they had gone the whole path",
+        "1",
+        (Edit("frontend.owner", "ShardOwner._reply_committed", "if entry.error is None:", "if True:"),),
+    ),
     "recorded-budget-anew": Mutant(
         "a promoted backup counts the budgets of saved outputs from its promotion",
         "1",

@@ -182,7 +182,13 @@ MODE_FOR: dict[str, Mode] = {
 }
 """The mode of which a mutant leaves out a rule, if not `NonStop`."""
 
-POLICY_FOR: dict[str, str] = {"late-and-run": "deadline", "shed-without-token": "deadline"}
+POLICY_FOR: dict[str, str] = {
+    "error-age-counted": "distribution",
+    "late-and-run": "deadline",
+    "reply-age-early": "distribution",
+    "reply-age-unsaid": "distribution",
+    "shed-without-token": "deadline",
+}
 """The scheduling policy under which a mutant shows up, if not `Fifo`."""
 
 FIRST_FOR: dict[str, Spec] = {
