@@ -27,7 +27,16 @@ from hams_graph.fields import (
     part,
 )
 from hams_graph.problems import Path, did_you_mean, shown
-from hams_protocol.graph import Join, Mode, SchedulePolicy, Suspects, WhenLate, WhenLost, WhenUnprotected
+from hams_protocol.graph import (
+    AdmissionPolicy,
+    Join,
+    Mode,
+    SchedulePolicy,
+    Suspects,
+    WhenLate,
+    WhenLost,
+    WhenUnprotected,
+)
 from hams_protocol.limits import attempts_alone_max, window_versions_max
 
 name_chars_max = 63
@@ -524,6 +533,16 @@ class Frontend:
         cast(FieldRule[float | None], Duration(deadline_min_s, request_timeout_max_s)),
         default=None,
         about="how long a client waits that names no deadline of its own; absent: requestTimeout",
+    )
+    admission: AdmissionPolicy = field_of(
+        OneOf(AdmissionPolicy),
+        default=AdmissionPolicy.OPEN,
+        about="which requests are admitted: Open, all that fit; Promise, those that can probably be in time",
+    )
+    app_by: str = field_of(
+        Text('"parameter:" and the name of a request parameter', r"parameter:\S+", 128),
+        default="",
+        about="Promise only: where a request says what kind it is; each kind is judged by its own times",
     )
     max_in_flight: int = field_of(
         Whole(1, in_flight_max),

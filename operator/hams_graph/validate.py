@@ -11,7 +11,7 @@ from hams_graph import resource as rs
 from hams_graph.fields import Notes, duration, quantity
 from hams_graph.problems import Path, did_you_mean, listed, spell
 from hams_graph.wiring import REQUEST, EdgeTensor, TensorType, Wiring, called, operator_path, wire
-from hams_protocol.graph import FRONTEND, Join, SchedulePolicy, WhenLate, WhenUnprotected
+from hams_protocol.graph import FRONTEND, AdmissionPolicy, Join, SchedulePolicy, WhenLate, WhenUnprotected
 from hams_protocol.limits import queue_units_max
 
 RESERVED = (REQUEST, "reply", "frontend", "manager")
@@ -293,6 +293,11 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             ("spec", "frontend", "deadline"),
             f"{duration(frontend.deadline_s)} is more than requestTimeout "
             f"({duration(frontend.request_timeout_s)}), after which every client gets 504",
+        )
+    if frontend.app_by and frontend.admission is not AdmissionPolicy.PROMISE:
+        notes.say(
+            ("spec", "frontend", "appBy"),
+            f"only admission: Promise reads it, and this one is {frontend.admission}",
         )
     if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
         notes.say(

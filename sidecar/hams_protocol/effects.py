@@ -136,11 +136,12 @@ class Replied:
 @frozen
 class NotServed:
     """No reply: nothing is kept under the key. `status` is the HTTP status of api.md, section 3;
-    `retry_after_s` with 429."""
+    `retry_after_s` with 429, and with a 504 of which nothing has `begun`."""
 
     status: int
     message: str
     retry_after_s: float = 0.0
+    begun: bool = True
 
 
 Outcome = Replied | NotServed

@@ -112,6 +112,14 @@ class WhenLate(enum.StrEnum):
     SHED = "Shed"
 
 
+class AdmissionPolicy(enum.StrEnum):
+    """Which requests a frontend admits: all for which there is room, or only those that can probably be
+    answered in time."""
+
+    OPEN = "Open"
+    PROMISE = "Promise"
+
+
 @frozen
 class BatchPolicy:
     """Rows of a batch at most, seconds a unit waits for company (0: take what is queued), and who chooses.
@@ -223,6 +231,9 @@ class FrontendSpec:
     hide_model_errors: bool = False
     deadline_s: float = 0.0
     """How long a client waits that names no deadline; 0: `request_timeout_s`."""
+    admission: AdmissionPolicy = AdmissionPolicy.OPEN
+    app_parameter: str = ""
+    """The request parameter that names its application, for admission; "": all are alike."""
 
 
 @frozen

@@ -118,6 +118,37 @@ retry_after_s = 1.0
 completion_repeat_s = 1.0
 """All completions are broadcast again this often: notices may be lost."""
 
+promise_chance_min = 0.05
+"""Under `admission: Promise` a request with less chance than this to be in time is refused at once."""
+
+promise_share_min = 0.9
+"""So much of the chance that it would have in an empty shard a request has to have left."""
+
+promise_stretch_max = 1.5
+"""A time is taken for one behind so many times more requests, not for one behind more than that."""
+
+promise_samples_max = 64
+"""Newest answers of an application from which chances are estimated."""
+
+refusals_remembered_max = 4_096
+"""Asks of frontends that the owner of a shard has refused, so that nothing was begun; copies of them that
+come later are refused, too."""
+
+promise_apps_max = 16
+"""Applications of which a shard remembers answers: those asked for last."""
+
+promise_app_chars_max = 64
+"""A longer application id is none."""
+
+promise_samples_min = 8
+"""With fewer answers everything is admitted."""
+
+promise_memory_s = 10.0
+"""Older answers do not count."""
+
+promise_shed_factor = 1.25
+"""A request that was shed would have taken so many times its budget, at least: nobody knows how long."""
+
 requests_waiting_max = 16_384
 """Clients that wait at one frontend; more are told 429."""
 

@@ -512,6 +512,7 @@ class ClientForwardAnswer:
     error: ModelError | None = None
     message: str = ""
     retry_after_s: float = 0.0
+    begun: bool = True
 
 
 @frozen

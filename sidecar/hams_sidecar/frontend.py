@@ -47,6 +47,7 @@ from hams_sidecar.inference import (
     Shed,
     Tensor,
     TimedOut,
+    Unpromised,
     tensors_digest,
 )
 from hams_sidecar.lives import Sidecar
@@ -254,6 +255,8 @@ class GraphPort:
                 return KeyExpired()
             case 429:
                 return Full(outcome.retry_after_s)
+            case 504 if not outcome.begun:
+                return Unpromised(outcome.message, outcome.retry_after_s)
             case 504:
                 return TimedOut()
             case _:

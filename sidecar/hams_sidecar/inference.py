@@ -103,6 +103,15 @@ class Shed:
 
 
 @frozen
+class Unpromised:
+    """The request was refused at once, for it could not have been answered in time; nothing was begun
+    (504)."""
+
+    message: str
+    retry_after_s: float
+
+
+@frozen
 class Conflict:
     """The idempotency key stands for another payload (409)."""
 
@@ -133,7 +142,16 @@ class TimedOut:
 
 
 InferenceOutcome: TypeAlias = (
-    Reply | ModelFailure | JoinRefused | Shed | Conflict | KeyExpired | Full | NotReady | TimedOut
+    Reply
+    | ModelFailure
+    | JoinRefused
+    | Shed
+    | Unpromised
+    | Conflict
+    | KeyExpired
+    | Full
+    | NotReady
+    | TimedOut
 )
 
 

@@ -177,7 +177,10 @@ class Client:
             self.world.refusals.check_not_served(self, outcome)
             if outcome.status in (429, 503, 504):
                 self.world.seen(f"client told {outcome.status}")
-                if self.call.key is not None or outcome.status != 504:
+                if outcome.status == 504 and not outcome.begun:
+                    self.world.seen("refused by promise")
+                    self._finish("refused" if self.attempts == 1 else "error", None)
+                elif self.call.key is not None or outcome.status != 504:
                     self._again(max(outcome.retry_after_s, self.call.pause_s))
                 else:
                     self._finish("error", None)

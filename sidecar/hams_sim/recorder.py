@@ -201,6 +201,8 @@ class Recorder:
         self.world.logs.logged(node, note)
         if note.source is not None:
             self.world.refusals.fed_back(note.request, note.source)
+        else:
+            self.world.refusals.logged(note.key, note.digest)
         self.logged.setdefault(note.request, self.world.now)
         self.lines.append(line_of(note, node.id))
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import NotServed
-from hams_protocol.graph import Join
+from hams_protocol.graph import AdmissionPolicy, Join
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import LATE, ModelError
 from hams_protocol.stateful import StatefulMachine
@@ -43,6 +43,8 @@ class Refusals:
         self._declined: set[tuple[str, RequestId]] = set()
         self._alone: Counter[tuple[str, RequestId]] = Counter()
         self._fed: dict[RequestId, RequestId] = {}
+        self._logged: set[tuple[str | None, str]] = set()
+        self._unpromised: dict[tuple[str | None, str], Client] = {}
 
     # -- what happens ----------------------------------------------------------------------------------------
 
@@ -123,7 +125,9 @@ class Refusals:
     def check_not_served(self, client: "Client", outcome: NotServed) -> None:
         """Judge a call that got no reply."""
         world, call = self._world, client.call
-        if outcome.status == 504:
+        if outcome.status == 504 and not outcome.begun:
+            self._check_unpromised(client, outcome.message)
+        elif outcome.status == 504:
             waited_s = world.now - client.sent_at
             self._demand(
                 waited_s >= call.budget_s,
@@ -159,6 +163,30 @@ class Refusals:
             self._check_unserved(client, outcome.message)
         else:
             self._demand(False, client, outcome.message, f"nothing is answered with {outcome.status}")
+
+    def _check_unpromised(self, client: "Client", message: str) -> None:
+        """Nothing of it has begun, so no log has it. Its client does not ask again, so none gets it later
+        (`logged`)."""
+        world, call = self._world, client.call
+        promised = world.graph.data.frontend.admission is AdmissionPolicy.PROMISE
+        self._demand(promised, client, message, "its graph admits everything")
+        asked = (call.key, call.digest)
+        self._demand(asked not in self._logged or bool(world.losses.said), client, message, "it is logged")
+        if client.attempts == 1:
+            self._unpromised[asked] = client
+
+    def logged(self, key: str | None, digest: str) -> None:
+        """A client's request was committed in a log. Raises Broken if that client was told that nothing had
+        begun."""
+        self._logged.add((key, digest))
+        refused = self._unpromised.get((key, digest))
+        if refused is None:
+            return
+        others = (other for other in self._world.clients.values() if other is not refused)
+        if not any(other.call.is_same_as(refused.call) for other in others):
+            raise Broken(
+                "I2", f"{refused.name} was told that nothing had begun, and then its request was logged"
+            )
 
     def _check_unserved(self, client: "Client", message: str) -> None:
         world = self._world

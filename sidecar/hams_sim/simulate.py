@@ -13,7 +13,16 @@ from random import Random
 
 from hams_history.checker import check
 from hams_history.lines import FaultLine, HealLine
-from hams_protocol.graph import FRONTEND, Graph, Join, Mode, SchedulePolicy, WhenLate, WhenUnprotected
+from hams_protocol.graph import (
+    FRONTEND,
+    AdmissionPolicy,
+    Graph,
+    Join,
+    Mode,
+    SchedulePolicy,
+    WhenLate,
+    WhenUnprotected,
+)
 from hams_protocol.limits import copy_ask_after_s
 from hams_sim import limits
 from hams_sim.checks import (
@@ -58,6 +67,9 @@ SLOW_PRELOADS = 0.1
 LATE_REPLACEMENTS = 0.08
 """In this share of the mixed histories instances that die are replaced late."""
 
+
+PROMISES = 0.4
+"""In this share of the histories of a scheduling policy frontends admit only what can be in time."""
 
 NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.converge_after_s)
 """Of histories whose faults are drawn."""
@@ -173,6 +185,9 @@ def _schedule(plan: Plan, spec: Spec) -> None:
     plan.graph = Graph(replace(plan.graph.data, operators=operators))
     for call in plan.calls:
         call.budget_s = rng.choice((0.02, 0.05, 0.2, limits.client_budget_s))
+    if rng.random() < PROMISES:
+        frontend = replace(plan.graph.data.frontend, admission=AdmissionPolicy.PROMISE)
+        plan.graph = Graph(replace(plan.graph.data, frontend=frontend))
 
 
 def _sizes(rng: Random, scene: Scenario) -> Sizes:

@@ -101,6 +101,7 @@ class PolicyQueue:
 
     def late(self, now: float) -> list[Unit]:
         """See `Scheduler`."""
+        self.profiles.rest.forget_stale(now)  # not by a policy: replays of the guard have a time of their own
         units = self._lawful.late(now)
         self.shed += len(units)
         return units

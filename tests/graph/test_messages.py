@@ -133,6 +133,18 @@ FIELDS = [
         "spec.frontend.deadline: 31s is more than requestTimeout (30s), after which every client gets 504",
     ),
     (
+        put("frontend.admission", "Promises"),
+        'spec.frontend.admission: expected "Open" or "Promise", found "Promises"; did you mean "Promise"?',
+    ),
+    (
+        put("frontend.appBy", "parameter:app"),
+        "spec.frontend.appBy: only admission: Promise reads it, and this one is Open",
+    ),
+    (
+        both(put("frontend.admission", "Promise"), put("frontend.appBy", "app")),
+        'spec.frontend.appBy: expected "parameter:" and the name of a request parameter, found "app"',
+    ),
+    (
         put("operators.0.batch.whenLate", "Shed"),
         'spec.operators[0].batch.whenLate: "Shed" needs a policy that knows deadlines: Deadline or '
         "Distribution",

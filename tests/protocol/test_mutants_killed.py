@@ -20,6 +20,7 @@ import test_modes as modes
 import test_outbox as outbox
 import test_poison as poison
 import test_primary as primary
+import test_promises as promises
 import test_recovery as recovery
 import test_reply_ages as reply_ages
 import test_stateless as stateless
@@ -226,6 +227,10 @@ KILLERS: dict[str, Callable[[], None]] = {
     "reply-age-early": reply_ages.test_a_reply_counts_from_its_release_not_from_when_it_was_decided,
     "reply-age-unsaid": (
         reply_ages.test_a_reply_is_reported_with_its_age_once_and_in_a_notice_that_is_sent_anyway
+    ),
+    "refusal-forgotten": promises.test_a_request_that_was_refused_is_not_begun_when_its_ask_comes_again,
+    "refused-and-logged": (
+        promises.test_a_request_that_is_refused_is_not_logged_and_one_that_is_known_is_never_refused
     ),
     "late-and-run": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "shed-without-token": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from hams_protocol import limits as core
-from hams_protocol.effects import Effect, Replied, Stop
+from hams_protocol.effects import Effect, NotServed, Replied, Stop
 from hams_protocol.events import Event, Tick
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import (
@@ -38,6 +38,7 @@ from hams_sidecar.inference import (
     Shed,
     Tensor,
     TimedOut,
+    Unpromised,
     outcome_of,
 )
 from hams_sidecar.payloads import ArenaFactory
@@ -131,6 +132,13 @@ def test_what_an_operator_shed_is_an_outcome_of_its_own_that_nobody_hides() -> N
     error = ModelError("echo", "not run", LATE)
     outcome = GraphPort(Graph(data), Arena(1 << 20)).outcome(Replied(RequestId(0, 1), (), error))
     assert outcome == Shed("echo", "not run")
+
+
+def test_what_is_not_admitted_is_told_from_a_deadline_that_has_passed() -> None:
+    data = GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (X,), REPLIES, (ECHO,))
+    port = GraphPort(Graph(data), Arena(1 << 20))
+    assert port.outcome(NotServed(504, "no", 0.3, begun=False)) == Unpromised("no", 0.3)
+    assert port.outcome(NotServed(504, "too late")) == TimedOut()
 
 
 def pair(body: memoryview, first: int, nbytes: int) -> tuple[Tensor, Tensor]:

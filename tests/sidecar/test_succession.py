@@ -41,6 +41,7 @@ from hams_sidecar.inference import (
     Tensor,
     TimedOut,
     TraceContext,
+    Unpromised,
 )
 from hams_sidecar.succession import replies, talk
 from hams_sidecar.succession.predecessor import Predecessor
@@ -76,6 +77,7 @@ def test_a_request_arrives_as_it_left() -> None:
         ModelFailure("op", "it broke"),
         JoinRefused("op", "no"),
         Shed("op", "not run"),
+        Unpromised("not in time", 1.5),
         Conflict(),
         KeyExpired(),
         Full(2.5),

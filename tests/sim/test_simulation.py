@@ -26,7 +26,10 @@ CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").r
 
 
 def test_what_once_failed_holds():
-    specs = [Spec(item["seed"], item["shape"], item.get("fault", "")) for item in CORPUS]
+    specs = [
+        Spec(item["seed"], item["shape"], item.get("fault", ""), policy=item.get("policy", ""))
+        for item in CORPUS
+    ]
     failed = [
         f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok
     ]

@@ -228,11 +228,14 @@ class Gateway(Timed):
         )
 
     def answer_came(self, sender: InstanceId, message: ClientForwardAnswer) -> None:
-        """Another frontend has an outcome."""
+        """Another frontend has an outcome. That nothing has begun counts from the owner that was asked last:
+        one before it may not know what this one does."""
+        waiting = self._waiting.get(message.counter)
         if message.request is not None:
             self._finish(message.counter, Replied(message.request, message.tokens, message.error))
-        else:
-            self._finish(message.counter, NotServed(message.status, message.message, message.retry_after_s))
+        elif waiting is not None and waiting.sent_to is not None and waiting.sent_to[0] == sender:
+            outcome = NotServed(message.status, message.message, message.retry_after_s, message.begun)
+            self._finish(message.counter, outcome)
 
     def _finish(self, counter: int, outcome: Outcome) -> None:
         waiting = self._waiting.get(counter)
@@ -277,6 +280,10 @@ def answer_message(counter: int, outcome: ReplyEntry | NotServed) -> ClientForwa
     """An outcome as another frontend is told it."""
     if isinstance(outcome, NotServed):
         return ClientForwardAnswer(
-            counter, outcome.status, message=outcome.message, retry_after_s=outcome.retry_after_s
+            counter,
+            outcome.status,
+            message=outcome.message,
+            retry_after_s=outcome.retry_after_s,
+            begun=outcome.begun,
         )
     return ClientForwardAnswer(counter, 200, outcome.request, outcome.tokens, outcome.error)

@@ -13,11 +13,13 @@ class Live:
     `root` is the client's request at the beginning of a feedback chain (itself, if it is one); `unresolved`
     counts the feedback edges of the whole chain that have not said whether they go on, and is kept at the
     root; `overflow` names the operator whose feedback went too deep. `descendants` are the internal requests
-    of the chain that this owner has logged, kept at the root.
+    of the chain that this owner has logged, kept at the root. `ahead`: how many requests were open when it
+    was admitted; -1 if another owner did that.
     """
 
     __slots__ = (
         "admit",
+        "ahead",
         "descendants",
         "durable",
         "given_up",
@@ -39,6 +41,7 @@ class Live:
     def __init__(self, plan: Plan, admit: Admit, index: int, now: float) -> None:
         self.admit = admit
         self.index = index
+        self.ahead = -1
         self.since = now
         self.nbytes = 0 if admit.payload is None else admit.payload.nbytes
         self.tokens: list[Token | None] = [None] * len(plan.sinks)

@@ -10,6 +10,7 @@ Invariants, checked after every step: injected => committed; released => committ
 in-sync set.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from hams_protocol import limits
@@ -21,14 +22,16 @@ from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
+from hams_protocol.frontend.promises import Promises
 from hams_protocol.frontend.replication import Replication
 from hams_protocol.frontend.reply import decide
 from hams_protocol.frontend.waits import Waits
-from hams_protocol.graph import CLOSE, FEEDBACK, FRONTEND
+from hams_protocol.graph import CLOSE, FEEDBACK, FRONTEND, AdmissionPolicy
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.keys import known_as, own_part
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
+    LATE,
     Admit,
     ClientForward,
     Deliver,
@@ -90,6 +93,10 @@ class ShardOwner(Timed):
         self._injected = 0
         self._answered = 0
         self._taking_over = False
+        self._refused: OrderedDict[tuple[InstanceId, int], NotServed] = OrderedDict()
+        self._promises: Promises | None = None
+        if self._spec.admission is AdmissionPolicy.PROMISE:
+            self._promises = Promises(self._spec.app_parameter)
 
     # -- takeover --------------------------------------------------------------------------------------------
 
@@ -175,6 +182,10 @@ class ShardOwner(Timed):
         and is not here; None: wait."""
         n = self._find(sender, ask)
         if n is None:
+            refusal = self._refused.get((sender, ask.counter))
+            if refusal is not None:
+                self._released(sender, ask.counter, refusal)
+                return None
             if ask.key is None and ask.counter < self.log.state.tickets.settled(sender):
                 return None
             if ask.payload is None:
@@ -227,14 +238,29 @@ class ShardOwner(Timed):
         full = self.open_count >= spec.max_in_flight or self.open_bytes + nbytes > spec.max_in_flight_bytes
         if full or self._ctx.knowledge.completed.sparse_count(self.shard) >= limits.completion_sparse_max:
             message = f"{self.open_count} requests ({self.open_bytes} bytes) of shard {self.shard} are open"
-            self._released(sender, ask.counter, NotServed(429, message, limits.retry_after_s))
+            self._refuse(sender, ask, NotServed(429, message, limits.retry_after_s))
             return
+        if self._promises is not None:
+            refusal = self._promises.refusal(ask.meta, self.open_count, self._ctx.now)
+            if refusal is not None:
+                self._refuse(sender, ask, refusal)
+                return
         request = RequestId(self.shard, self._next_n)
         ticket = None if ask.key is not None else Ticket(sender, ask.counter, ask.settled)
         entry = Admit(request, ask.key, ask.digest, ask.meta, None, ask.outputs, payload, ask.present, ticket)
+        ahead = self.open_count
         live = self._append_admit(entry)
+        live.ahead = ahead
         live.waiters[sender, ask.counter] = None
         self._pend(entry)
+
+    def _refuse(self, sender: InstanceId, ask: ClientForward, refusal: NotServed) -> None:
+        """Its client is told that nothing was begun: an ask that was sent again must not begin it after
+        that."""
+        self._refused[sender, ask.counter] = refusal
+        if len(self._refused) > limits.refusals_remembered_max:
+            self._refused.popitem(last=False)
+        self._released(sender, ask.counter, refusal)
 
     def _append_admit(self, entry: Admit) -> Live:
         self._next_n += 1
@@ -451,6 +477,7 @@ class ShardOwner(Timed):
             self._note_reply(entry)
             if entry.error is None:  # an error ends a path early, so its age says nothing of the path
                 self._broadcast.replied((entry.request, *live.descendants))
+            self._learn(live, entry)
         self._release(live, entry)
 
     def _note_reply(self, entry: ReplyEntry) -> None:
@@ -458,6 +485,16 @@ class ShardOwner(Timed):
         self._ctx.out.append(
             NoteReply(self._ctx.generation, self.shard, self.epoch, entry.request, values, entry.tokens)
         )
+
+    def _learn(self, live: Live, entry: ReplyEntry) -> None:
+        """What a reply says of how long requests take."""
+        promises, took_s = self._promises, self._ctx.now - live.since
+        if promises is None or live.ahead < 0:
+            return
+        if entry.error is None:
+            promises.answered(live.admit.meta, took_s, live.ahead, self._ctx.now)
+        elif entry.error.status == LATE:
+            promises.shed(live.admit.meta, took_s, live.ahead, self._ctx.now)
 
     def _release(self, live: Live, entry: ReplyEntry) -> None:
         self._answered = max(self._answered, live.reply_index)

@@ -114,7 +114,6 @@ class Deadline(LatenessPolicy[U]):
         return [] if span is None else [span]
 
     def _hopeless(self, now: float) -> list[Span[U]]:
-        self._rest.forget_stale(now)
         return overdue(self.pending.all_lines(), now + self._rest.least_of_all() + self.times.least())
 
     def _expected_s(self, units: list[U]) -> float:

@@ -196,7 +196,6 @@ class Distribution(LatenessPolicy[U]):
             self._points = PointTimes(profiles.prior_p99_s)
 
     def _hopeless(self, now: float) -> list[Span[U]]:
-        self.rest.forget_stale(now)
         if self.tables is None:
             self._build_tables()
         tables = self.tables

@@ -15,6 +15,7 @@ from hams_sidecar.inference import (
     Reply,
     Shed,
     TimedOut,
+    Unpromised,
 )
 
 GRPC_CODES: dict[int, grpc.StatusCode] = {
@@ -34,16 +35,20 @@ GRPC_CODES: dict[int, grpc.StatusCode] = {
 @frozen
 class Refusal:
     """An answer that is an error: `{"error": message}` with an HTTP status, or its gRPC code. `shed_by`: the
-    operator that did not run the request, which the body says beside the message."""
+    operator that did not run the request, which the body says beside the message. `unpromised`: its deadline
+    is why nothing was begun."""
 
     status: int
     message: str
     retry_after_s: float | None = None
     shed_by: str | None = None
+    unpromised: bool = False
 
     @property
     def details(self) -> dict[str, object]:
         """What a program reads of it beside the status."""
+        if self.unpromised:
+            return {"reason": "deadline", "begun": False}
         if self.shed_by is None:
             return {}
         return {"operator": self.shed_by, "reason": "deadline", "begun": True}
@@ -74,6 +79,8 @@ def answer(outcome: InferenceOutcome) -> Reply | Refusal:
             return Refusal(422, f"operator {operator!r}: {message}")
         case Shed(operator, message):
             return Refusal(504, f"operator {operator!r}: {message}", shed_by=operator)
+        case Unpromised(message, retry_after_s):
+            return Refusal(504, message, retry_after_s, unpromised=True)
         case Conflict():
             return Refusal(409, "this idempotency key has been used for a request with another payload")
         case KeyExpired():

@@ -235,6 +235,8 @@ async def abort(context: Context, error: Refusal) -> None:
             ("retry-after", f"{error.retry_after_s:g}"),
             ("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),
         )
+    if error.unpromised:
+        trailing += (("hams-begun", "false"),)
     await context.abort(error.code, error.message, trailing)
 
 

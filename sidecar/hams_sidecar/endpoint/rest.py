@@ -24,7 +24,7 @@ import numpy as np
 
 from hams_protocol.keys import scoped
 from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, answer, refused
+from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, refused
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import run, run_through
 from hams_sidecar.endpoint.json_scan import Steps
@@ -232,7 +232,7 @@ class _Exchange:
         assert self._outcome is not None
         if isinstance(self._outcome, Exception):
             raise self._outcome
-        return answer(self._outcome)
+        return serving.settle(self._outcome)
 
 
 def json_length(given: dict[bytes, bytes]) -> str | None:
@@ -269,6 +269,8 @@ def _error(refusal: Refusal) -> Written:
     headers = JSON
     if refusal.retry_after_s is not None:
         headers += b"retry-after: %d\r\n" % max(1, math.ceil(refusal.retry_after_s))
+    if refusal.unpromised:
+        headers += b"hams-begun: false\r\n"
     return refusal.status, headers, [encode_error(refusal.message, refusal.details)]
 
 

@@ -14,9 +14,16 @@ from hams_sidecar.endpoint.crowd import Bodies, IncomingBody, UntakenReplies
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
-from hams_sidecar.endpoint.tally import RequestTally
+from hams_sidecar.endpoint.tally import PromiseTally, RequestTally
 from hams_sidecar.endpoint.tokens import Tokens
-from hams_sidecar.inference import InferencePort, InferenceRequest, Reply, TimedOut, outcome_of
+from hams_sidecar.inference import (
+    InferenceOutcome,
+    InferencePort,
+    InferenceRequest,
+    Reply,
+    TimedOut,
+    outcome_of,
+)
 from hams_sidecar.metrics import Metrics
 
 
@@ -66,6 +73,7 @@ class Serving:
         self.bodies = Bodies()
         self.replies = UntakenReplies(self.held_bytes_max)
         self.tally = RequestTally(metrics, ("http", "grpc"))
+        self.promises = PromiseTally(metrics, graph.frontend.admission)
         self._waiting: dict[RequestDeadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,11 +108,16 @@ class Serving:
         deadline = asyncio.timeout(request.deadline_s)
         try:
             async with deadline:
-                return answer(await outcome_of(self.port, request))
+                return self.settle(await outcome_of(self.port, request))
         except TimeoutError:
             if not deadline.expired():
                 raise
-            return answer(TimedOut())
+            return self.settle(TimedOut())
+
+    def settle(self, outcome: InferenceOutcome) -> Reply | Refusal:
+        """What an outcome is to its client; counts what came of promises."""
+        self.promises.add(outcome)
+        return answer(outcome)
 
     def count(self, protocol: str, code: str, began: float, received: int, sent: int) -> None:
         """Note one answered request; `began` is a `perf_counter`."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hams_protocol.graph import AdmissionPolicy
+from hams_sidecar.inference import InferenceOutcome, Reply, Shed, TimedOut, Unpromised
 from hams_sidecar.metrics import LATENCY_BUCKETS_S, Metrics
 
 ON_TIME_CODES = ("200", "OK")
@@ -95,3 +97,33 @@ class RequestTally(Collector):
             received.add_metric((protocol,), counted.received)
             sent.add_metric((protocol,), counted.sent)
         yield from (seconds, received, sent)
+
+
+class PromiseTally(Collector):
+    """What became of the requests that `admission: Promise` has admitted or refused: a promise is kept by a
+    reply, and broken by a deadline that passes. Other errors are neither."""
+
+    def __init__(self, metrics: Metrics, admission: AdmissionPolicy) -> None:
+        self._name = metrics.name("promises")
+        self._counts = {"kept": 0, "broken": 0, "refused": 0}
+        if admission is AdmissionPolicy.PROMISE:
+            metrics.registry.register(self)
+
+    def add(self, outcome: InferenceOutcome) -> None:
+        """One request has its outcome."""
+        match outcome:
+            case Reply():
+                self._counts["kept"] += 1
+            case Shed() | TimedOut():
+                self._counts["broken"] += 1
+            case Unpromised():
+                self._counts["refused"] += 1
+
+    def collect(self) -> Iterable[Metric]:
+        """The metric of this moment."""
+        promises = CounterMetricFamily(
+            self._name, "Requests by what came of the promise to answer them in time.", labels=("outcome",)
+        )
+        for label, count in self._counts.items():
+            promises.add_metric((label,), count)
+        yield promises

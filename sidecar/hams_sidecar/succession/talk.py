@@ -25,6 +25,7 @@ from hams_sidecar.inference import (
     Tensor,
     TimedOut,
     TraceContext,
+    Unpromised,
 )
 from hams_wire.errors import UNDECODABLE
 from hams_wire.peers.visits import VisitFailed
@@ -198,6 +199,8 @@ def passed_outcome(outcome: InferenceOutcome) -> tuple[PassedOutcome, list[Buffe
             return PassedOutcome("refused", op, message), []
         case Shed(op, message):
             return PassedOutcome("shed", op, message), []
+        case Unpromised(message, retry_after_s):
+            return PassedOutcome("unpromised", message=message, retry_after_s=retry_after_s), []
         case Conflict():
             return PassedOutcome("conflict"), []
         case KeyExpired():
@@ -221,6 +224,8 @@ def outcome_in(said: PassedOutcome, data: memoryview, at: int = 0) -> InferenceO
             return JoinRefused(said.op, said.message)
         case "shed":
             return Shed(said.op, said.message)
+        case "unpromised":
+            return Unpromised(said.message, said.retry_after_s)
         case "conflict":
             return Conflict()
         case "expired":

@@ -69,6 +69,30 @@ MUTANTS: dict[str, Mutant] = {
         "1",
         (Edit("vertex", "Vertex._recorded", "self._learn_deadlines(record.units)", "pass"),),
     ),
+    "refused-and-logged": Mutant(
+        "a request is logged, and its client is told that nothing has begun",
+        "5",
+        (
+            Edit(
+                "frontend.owner",
+                "ShardOwner._admit",
+                "self._refuse(sender, ask, refusal)\nreturn",
+                "self._refuse(sender, ask, refusal)",
+            ),
+        ),
+    ),
+    "refusal-forgotten": Mutant(
+        "an ask that comes again after it was refused is judged anew",
+        "5",
+        (
+            Edit(
+                "frontend.owner",
+                "ShardOwner._refuse",
+                "self._refused[sender, ask.counter] = refusal",
+                "pass",
+            ),
+        ),
+    ),
     "late-and-run": Mutant(
         "what an operator has given up as late is run all the same, and its value follows the error",
         "2",

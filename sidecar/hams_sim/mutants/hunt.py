@@ -186,6 +186,8 @@ POLICY_FOR: dict[str, str] = {
     "error-age-counted": "distribution",
     "late-and-run": "deadline",
     "reply-age-early": "distribution",
+    "refusal-forgotten": "distribution",
+    "refused-and-logged": "distribution",
     "reply-age-unsaid": "distribution",
     "shed-without-token": "deadline",
 }
@@ -197,6 +199,7 @@ FIRST_FOR: dict[str, Spec] = {
     "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),
     "done-while-open": Spec(6, "single", "change"),
     "fetches-unclosed": Spec(6, "single", "change"),
+    "refusal-forgotten": Spec(556, "feedback", "mixed", policy="distribution"),
     "passed-on-twice": Spec(2, "sandwich", "change-passing"),
 }
 """The history that found a rare mutant while that was how the core was written. It is run first."""

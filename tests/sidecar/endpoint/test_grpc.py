@@ -34,6 +34,7 @@ from hams_sidecar.inference import (
     Tensor,
     TimedOut,
     TraceContext,
+    Unpromised,
 )
 
 ROW = np.array([[1, 2, 3, 4]], "<f4")
@@ -213,6 +214,18 @@ async def test_every_outcome_has_its_code(
 ) -> None:
     digits.port.answer = always(outcome)
     assert await refusal(channel, message(), code)
+
+
+async def test_what_is_not_admitted_says_that_nothing_has_begun(channel, digits) -> None:
+    digits.port.answer = always(Unpromised("cannot be answered in time", 0.5))
+    with pytest.raises(grpc.aio.AioRpcError) as result:
+        await infer(channel, message())
+    assert result.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert dict(result.value.trailing_metadata()) == {
+        "retry-after": "0.5",
+        "grpc-retry-pushback-ms": "500",
+        "hams-begun": "false",
+    }
 
 
 async def test_full_says_when_to_come_back(channel, digits) -> None:

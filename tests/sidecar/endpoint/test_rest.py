@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 
-from hams_protocol.graph import FrontendSpec
+from hams_protocol.graph import AdmissionPolicy, FrontendSpec
 from hams_sidecar.datatypes import NUMPY
 from hams_sidecar.endpoint import json_data, rest
 from hams_sidecar.endpoint.errors import RequestRefused
@@ -33,6 +34,7 @@ from hams_sidecar.inference import (
     Tensor,
     TimedOut,
     TraceContext,
+    Unpromised,
 )
 
 INFER = "/v2/models/digits/infer"
@@ -317,6 +319,43 @@ async def test_every_outcome_has_its_status(
     assert reply.status_code == status
     assert says in reply.json()["error"]
     assert reply.headers.get("retry-after") == ("2" if status == 429 else None)
+
+
+async def test_a_request_that_is_not_admitted_says_that_nothing_has_begun_and_when_to_come_back(
+    client, digits
+) -> None:
+    digits.port.answer = always(Unpromised("cannot be answered within 180 ms: ...", 2.4))
+    reply = await client.post(INFER, json=ONE_ROW)
+    assert (reply.status_code, reply.headers["hams-begun"], reply.headers["retry-after"]) == (
+        504,
+        "false",
+        "3",
+    )
+    assert reply.json() == {
+        "error": "cannot be answered within 180 ms: ...",
+        "reason": "deadline",
+        "begun": False,
+    }
+    digits.port.answer = always(TimedOut())
+    assert "hams-begun" not in (await client.post(INFER, json=ONE_ROW)).headers, "nobody knows"
+
+
+async def test_promises_that_are_kept_broken_and_refused_are_counted(serve) -> None:
+    promised = replace(DIGITS, frontend=replace(DIGITS.frontend, admission=AdmissionPolicy.PROMISE))
+    running = await serve(promised)
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        await client.post(INFER, json=ONE_ROW)
+        for outcome in (Shed("learner", "not run"), TimedOut(), Unpromised("no", 1.0), Full(1.0)):
+            running.port.answer = always(outcome)
+            await client.post(INFER, json=ONE_ROW)
+    text = running.metrics.render()[0].decode()
+    for outcome, count in (("kept", 1), ("broken", 2), ("refused", 1)):
+        assert f'hams_frontend_promises_total{{outcome="{outcome}"}} {count}.0' in text
+
+
+async def test_where_everything_is_admitted_nothing_is_promised(client, digits) -> None:
+    await client.post(INFER, json=ONE_ROW)
+    assert b"promises" not in digits.metrics.render()[0]
 
 
 async def test_the_body_of_a_shed_request_says_which_operator_and_why_for_programs(client, digits) -> None:
