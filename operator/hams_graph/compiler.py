@@ -8,6 +8,7 @@ from hams_graph.document import Plain
 from hams_graph.wiring import Wiring
 from hams_protocol.graph import (
     FRONTEND,
+    AppSpec,
     BatchPolicy,
     Checkpoint,
     Edge,
@@ -44,6 +45,7 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 deadline_s=spec.frontend.deadline_s or 0.0,
                 admission=spec.frontend.admission,
                 app_parameter=spec.frontend.app_by.removeprefix("parameter:"),
+                apps=tuple(AppSpec(app.name, app.deadline_s or 0.0) for app in spec.frontend.apps),
                 max_in_flight=spec.frontend.max_in_flight,
                 max_in_flight_bytes=spec.frontend.max_in_flight_bytes,
                 max_request_bytes=spec.frontend.max_request_bytes,
@@ -95,7 +97,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         outputs=tuple(
             TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs
         ),
-        batch=_batch(op),
+        batch=_batch(op, wiring.resource.spec.frontend),
         model=ModelSpec(
             op.model.entrypoint,
             _json(op.model.config),
@@ -118,8 +120,9 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
     )
 
 
-def _batch(op: rs.OperatorSection) -> BatchPolicy:
+def _batch(op: rs.OperatorSection, frontend: rs.Frontend) -> BatchPolicy:
     given = op.batch
+    costs = {app.name: float(app.cost) for app in frontend.apps if app.cost > 1}
     sheds = given.policy is not SchedulePolicy.FIFO and op.stateful is None
     return BatchPolicy(
         given.max_rows,
@@ -130,6 +133,8 @@ def _batch(op: rs.OperatorSection) -> BatchPolicy:
         given.feature,
         given.memory_s,
         given.bounds.p99_s if given.bounds else 0.0,
+        given.keep_order,
+        tuple(costs.items()) if given.app_by == frontend.app_by else (),
     )
 
 

@@ -85,6 +85,15 @@ unit_time_min_s = 0.0001
 unit_time_max_s = 3600.0
 """Bounds of `batch.bounds.p99`."""
 
+app_chars_max = 64
+"""Length of the name of a kind of requests."""
+
+apps_max = 16
+"""Kinds of requests in `frontend.apps`."""
+
+app_cost_max = 1_000
+"""Largest `frontend.apps[].cost`."""
+
 request_timeout_min_s = 0.01
 request_timeout_max_s = 3600.0
 """Bounds of `frontend.requestTimeout`."""
@@ -413,6 +422,12 @@ class BatchSection:
         default=600.0,
         about="times that were measured longer ago are forgotten; 0 forgets nothing",
     )
+    keep_order: str = field_of(
+        Text('"parameter:" and the name of a request parameter', r"parameter:\S+", 128),
+        default="",
+        about="Deadline and Distribution only: requests of one value, of a session say, run in order of "
+        "arrival",
+    )
     bounds: BoundsSection | None = field_of(
         cast(FieldRule[BoundsSection | None], Part(BoundsSection)),
         default=None,
@@ -515,6 +530,23 @@ class OperatorSection:
 
 
 @part
+class AppSection:
+    """What one kind of request is worth, and how long its clients wait."""
+
+    name: str = field_of(Text("text", r"\S+", app_chars_max, 1), about="the value of the parameter")
+    deadline_s: float | None = field_of(
+        cast(FieldRule[float | None], Duration(deadline_min_s, request_timeout_max_s)),
+        default=None,
+        about="how long its clients wait that name no deadline of their own; absent: frontend.deadline",
+    )
+    cost: int = field_of(
+        Whole(1, app_cost_max),
+        default=1,
+        about="one of it in time is worth so many others, to operators whose batch.appBy is the same",
+    )
+
+
+@part
 class Frontend:
     """The inference endpoint."""
 
@@ -542,7 +574,12 @@ class Frontend:
     app_by: str = field_of(
         Text('"parameter:" and the name of a request parameter', r"parameter:\S+", 128),
         default="",
-        about="Promise only: where a request says what kind it is; each kind is judged by its own times",
+        about="where a request says what kind it is: for apps, and each kind is promised by its own times",
+    )
+    apps: tuple[AppSection, ...] = field_of(
+        Many(Part(AppSection), "kind of request", most=apps_max),
+        default=(),
+        about="kinds of requests that have a deadline or a cost of their own",
     )
     max_in_flight: int = field_of(
         Whole(1, in_flight_max),

@@ -272,10 +272,38 @@ def _check_schedule(batch: rs.BatchSection, path: Path, notes: Notes) -> None:
             (*path, "whenLate"),
             '"Shed" needs a policy that knows deadlines: Deadline or Distribution',
         )
+    if batch.policy is SchedulePolicy.FIFO and batch.keep_order:
+        notes.say(
+            (*path, "keepOrder"), "Fifo keeps the order of all requests; Deadline and Distribution read it"
+        )
     if batch.policy is not SchedulePolicy.DISTRIBUTION:
         for key, given in (("appBy", bool(batch.app_by)), ("feature", batch.feature != "none")):
             if given:
                 notes.say((*path, key), f"only policy: Distribution reads it, and this one is {batch.policy}")
+
+
+def _check_apps(spec: rs.GraphSpec, notes: Notes) -> None:
+    """Kinds of requests: who reads what is said of them."""
+    frontend, path = spec.frontend, ("spec", "frontend")
+    if frontend.app_by and not frontend.apps and frontend.admission is not AdmissionPolicy.PROMISE:
+        notes.say((*path, "appBy"), "nothing reads it: that is what apps and admission: Promise do")
+    if frontend.apps and not frontend.app_by:
+        notes.say((*path, "apps"), 'needs appBy: which parameter names an app, such as "parameter:app"')
+    weighs = any(op.batch.app_by and op.batch.app_by == frontend.app_by for op in spec.operators)
+    seen: set[str] = set()
+    for position, app in enumerate(frontend.apps):
+        place = (*path, "apps", position)
+        if app.name in seen:
+            notes.say((*place, "name"), f'"{app.name}" is there already')
+        seen.add(app.name)
+        if app.deadline_s is not None and app.deadline_s > frontend.request_timeout_s:
+            notes.say(
+                (*place, "deadline"),
+                f"{duration(app.deadline_s)} is more than requestTimeout "
+                f"({duration(frontend.request_timeout_s)}), after which every client gets 504",
+            )
+        if app.cost > 1 and not weighs:
+            notes.say((*place, "cost"), "no operator reads it: none has this appBy in its batch")
 
 
 def _check_bounds(wiring: Wiring, notes: Notes) -> None:
@@ -294,11 +322,7 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             f"{duration(frontend.deadline_s)} is more than requestTimeout "
             f"({duration(frontend.request_timeout_s)}), after which every client gets 504",
         )
-    if frontend.app_by and frontend.admission is not AdmissionPolicy.PROMISE:
-        notes.say(
-            ("spec", "frontend", "appBy"),
-            f"only admission: Promise reads it, and this one is {frontend.admission}",
-        )
+    _check_apps(spec, notes)
     if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
         notes.say(
             ("spec", "frontend", "replicas"),
@@ -312,6 +336,11 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
                 f"({duration(frontend.request_timeout_s)})",
             )
         _check_schedule(op.batch, (*operator_path(position), "batch"), notes)
+        if op.batch.keep_order and op.replicas > 1:
+            notes.say(
+                (*operator_path(position), "batch", "keepOrder"),
+                f"holds within one instance, and replicas is {op.replicas}",
+            )
         units = frontend.max_in_flight * frontend.shards * len(wiring.lanes.get(op.name, ((),)))
         if units > queue_units_max:
             notes.say(

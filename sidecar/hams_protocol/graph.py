@@ -127,6 +127,8 @@ class BatchPolicy:
     `app_by` and `feature` say where a request's application and size are: `parameter:NAME`; the size may
     be `rows` or `none`. Profiles forget what is older than `memory_s` (0: nothing), and begin with `p99_s`
     as the time of one unit (0: unknown).
+    Units of one value of `keep_order`, a `parameter:NAME`, run in order of arrival. `costs`: what missing a
+    request of an application costs, 1 where it does not say.
     """
 
     max_rows: int
@@ -137,6 +139,8 @@ class BatchPolicy:
     feature: str = "none"
     memory_s: float = 600.0
     p99_s: float = 0.0
+    keep_order: str = ""
+    costs: tuple[tuple[str, float], ...] = ()
 
 
 @frozen
@@ -216,6 +220,14 @@ class ReplyTensor:
 
 
 @frozen
+class AppSpec:
+    """An application, and how long its clients wait that name no deadline; 0: as all others."""
+
+    name: str
+    deadline_s: float
+
+
+@frozen
 class FrontendSpec:
     """Size and bounds of the frontend (api.md, section 1)."""
 
@@ -233,7 +245,8 @@ class FrontendSpec:
     """How long a client waits that names no deadline; 0: `request_timeout_s`."""
     admission: AdmissionPolicy = AdmissionPolicy.OPEN
     app_parameter: str = ""
-    """The request parameter that names its application, for admission; "": all are alike."""
+    """The request parameter that names its application; "": all are alike."""
+    apps: tuple[AppSpec, ...] = ()
 
 
 @frozen

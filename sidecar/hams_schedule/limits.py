@@ -120,6 +120,9 @@ cost_steps_max = 4
 rest_samples_max = 64
 """The newest times from here to the reply, per application."""
 
+order_values_slack = 64
+"""Values in order of arrival that are remembered beside two for each unit that waits."""
+
 rest_memory_s = 2.0
 """Without a newer reply for this long, nothing is assumed of the rest of the path."""
 

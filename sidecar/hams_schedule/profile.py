@@ -71,12 +71,14 @@ class ClassProfile:
 
 
 class Profiles:
-    """Everything learnt of one operator. `revision` changes whenever its laws do."""
+    """Everything learnt of one operator. `revision` changes whenever its laws do. Policies hold `rest`, and
+    `weights`: what missing a unit of a class costs, 1 where it does not say."""
 
     def __init__(self, memory_s: float = 0.0, prior_p99_s: float = 0.0) -> None:
         self.memory_s = memory_s
         self.prior_p99_s = prior_p99_s
         self.rest = Rest()
+        self.weights: dict[int, float] = {}
         self.revision = 0
         self.ignored = 0
         self.resets = 0

@@ -35,6 +35,7 @@ class Call:
     impatient: bool = False
     unreadable: str = ""
     budget_s: float = limits.client_budget_s
+    session: str = ""
 
     @property
     def pause_s(self) -> float:
@@ -114,7 +115,7 @@ class Client:
             self.attempt,
             call.key,
             call.digest,
-            Meta(trace=self.name, budget_s=call.budget_s),
+            Meta((("session", call.session),) if call.session else (), self.name, call.budget_s),
             self.payload,
             None,
             ("x",),

@@ -71,6 +71,9 @@ LATE_REPLACEMENTS = 0.08
 PROMISES = 0.4
 """In this share of the histories of a scheduling policy frontends admit only what can be in time."""
 
+ORDERED = 0.3
+"""In this share of them requests of one session keep their order."""
+
 NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.converge_after_s)
 """Of histories whose faults are drawn."""
 
@@ -188,6 +191,19 @@ def _schedule(plan: Plan, spec: Spec) -> None:
     if rng.random() < PROMISES:
         frontend = replace(plan.graph.data.frontend, admission=AdmissionPolicy.PROMISE)
         plan.graph = Graph(replace(plan.graph.data, frontend=frontend))
+    if rng.random() < ORDERED:
+        _in_order(plan, rng)
+
+
+def _in_order(plan: Plan, rng: Random) -> None:
+    """Requests of one session run in order of arrival."""
+    operators = tuple(
+        replace(op, batch=replace(op.batch, keep_order="parameter:session"))
+        for op in plan.graph.data.operators
+    )
+    plan.graph = Graph(replace(plan.graph.data, operators=operators))
+    for call in plan.calls:
+        call.session = rng.choice(("", "a", "b"))
 
 
 def _sizes(rng: Random, scene: Scenario) -> Sizes:

@@ -15,8 +15,10 @@ from hams_protocol.joins import Unit
 from hams_protocol.messages import Scalar
 from hams_schedule import limits
 from hams_schedule.calibration import Calibration, Forecast, forecast_of
+from hams_schedule.classes import REST
 from hams_schedule.guard import Guarded, Pace
 from hams_schedule.lawful import Lawful
+from hams_schedule.ordering import ArrivalOrder
 from hams_schedule.policies.base import measured_s
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.profile import Profiles
@@ -33,6 +35,7 @@ class PolicyQueue:
         """`pace`: that of the guard, where it is not the usual one."""
         self._app_by = batch.app_by.removeprefix(PARAMETER)
         self._feature = batch.feature
+        self._costs = dict(batch.costs)
         self.profiles = Profiles(batch.memory_s, batch.p99_s)
         self._classifies = batch.policy is SchedulePolicy.DISTRIBUTION
         self._guard: Guarded[Unit] | None = None
@@ -164,7 +167,10 @@ class PolicyQueue:
 
     def _classify(self, unit: Unit) -> None:
         if self._classifies:
-            unit.cls = self.profiles.classify(*self._kind(unit))
+            app, feature = self._kind(unit)
+            unit.cls = self.profiles.classify(app, feature)
+            if self._costs and unit.cls != REST:  # a class may pass from one application to another
+                self.profiles.weights[unit.cls] = self._costs.get(app, 1.0)
 
     def _kind(self, unit: Unit) -> tuple[str, float]:
         """Its application and its feature, as the graph says where they are."""
@@ -180,8 +186,66 @@ class PolicyQueue:
         return math.nan if given is None or isinstance(given, str) else float(given)
 
 
+class OrderedQueue(PolicyQueue):
+    """A policy's queue in which units of one value of a parameter run in order of arrival."""
+
+    def __init__(self, batch: BatchPolicy, pace: Pace | None = None) -> None:
+        super().__init__(batch, pace)
+        self._parameter = batch.keep_order.removeprefix(PARAMETER)
+        self._order: ArrivalOrder[Unit] = ArrivalOrder()
+        self._asked_at = 0.0
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self._order)
+
+    def add(self, unit: Unit, now: float) -> None:
+        """See `Scheduler`."""
+        self._asked_at = now
+        value = self._value_of(unit)
+        if not value or self._order.arrived(value, unit, super().__len__()):
+            super().add(unit, now)
+
+    def take(self, now: float) -> list[Unit]:
+        """See `Scheduler`."""
+        self._take_turns(now)
+        return self._leaving(super().take(now), now)
+
+    def late(self, now: float) -> list[Unit]:
+        """See `Scheduler`."""
+        self._take_turns(now)
+        return self._leaving(super().late(now), now)
+
+    def deadline(self) -> float:
+        """See `Scheduler`."""
+        self._take_turns(self._asked_at)
+        return super().deadline()
+
+    def clear(self) -> None:
+        """See `Scheduler`."""
+        self._order.clear()
+        super().clear()
+
+    def _take_turns(self, now: float) -> None:
+        self._asked_at = now
+        for unit in self._order.turns():
+            super().add(unit, now)
+
+    def _leaving(self, units: list[Unit], now: float) -> list[Unit]:
+        for unit in units:
+            following = self._order.left(self._value_of(unit), unit)
+            if following is not None:
+                super().add(following, now)
+        return units
+
+    def _value_of(self, unit: Unit) -> str:
+        parameters = dict(unit.used[0].meta.parameters) if unit.used else {}
+        return str(parameters.get(self._parameter, ""))
+
+
 def queue_of(operator: Operator, pace: Pace | None = None) -> Scheduler:
     """The queue that an operator's instance has. `pace`: that of its guard, where it is not the usual one."""
     if operator.batch.policy is SchedulePolicy.FIFO:
         return Fifo(operator.batch)
+    if operator.batch.keep_order:
+        return OrderedQueue(operator.batch, pace)
     return PolicyQueue(operator.batch, pace)

@@ -10,6 +10,8 @@ from hams_protocol.graph import (
     CLOSE,
     FEEDBACK,
     FRONTEND,
+    AdmissionPolicy,
+    AppSpec,
     BatchPolicy,
     Checkpoint,
     Edge,
@@ -188,6 +190,28 @@ def test_an_object_of_a_cluster_with_its_status_and_metadata_is_read() -> None:
     }
     text["status"] = {"anything": 1}
     assert load_object(text, on_kubernetes=False).data.name == "test"
+
+
+def test_what_is_said_of_kinds_of_requests_arrives_where_it_is_read() -> None:
+    graph = compiled(
+        """
+  frontend: {admission: Promise, appBy: "parameter:app",
+    apps: [{name: chat, deadline: 200ms, cost: 5}, {name: mail}]}
+  operators:
+  - {name: a, model: {entrypoint: "m:A"}, inputs: [request.x],
+     outputs: [{name: z, datatype: FP64, shape: []}],
+     batch: {policy: Distribution, appBy: "parameter:app", keepOrder: "parameter:session"}}
+  - {name: b, model: {entrypoint: "m:A"}, inputs: [a], outputs: [{name: z, datatype: FP64, shape: []}],
+     batch: {policy: Distribution, appBy: "parameter:kind"}}
+  outputs: [{name: out, from: b.z}]
+"""
+    )
+    frontend = graph.data.frontend
+    assert (frontend.admission, frontend.app_parameter) == (AdmissionPolicy.PROMISE, "app")
+    assert frontend.apps == (AppSpec("chat", 0.2), AppSpec("mail", 0.0))
+    a, b = graph.data.operators
+    assert (a.batch.keep_order, a.batch.costs) == ("parameter:session", (("chat", 5.0),))
+    assert (b.batch.keep_order, b.batch.costs) == ("", ()), "its applications are other ones"
 
 
 def test_a_file_that_cannot_be_read_is_an_invalid_graph(tmp_path: Path) -> None:

@@ -138,7 +138,40 @@ FIELDS = [
     ),
     (
         put("frontend.appBy", "parameter:app"),
-        "spec.frontend.appBy: only admission: Promise reads it, and this one is Open",
+        "spec.frontend.appBy: nothing reads it: that is what apps and admission: Promise do",
+    ),
+    (
+        put("frontend.apps", [{"name": "chat"}]),
+        'spec.frontend.apps: needs appBy: which parameter names an app, such as "parameter:app"',
+    ),
+    (
+        put("frontend", {"appBy": "parameter:app", "apps": [{"name": "chat"}, {"name": "chat"}]}),
+        'spec.frontend.apps[1].name: "chat" is there already',
+    ),
+    (
+        put("frontend", {"appBy": "parameter:app", "apps": [{"name": "chat", "deadline": "31s"}]}),
+        "spec.frontend.apps[0].deadline: 31s is more than requestTimeout (30s), after which every client "
+        "gets 504",
+    ),
+    (
+        put("frontend", {"appBy": "parameter:app", "apps": [{"name": "chat", "cost": 5}]}),
+        "spec.frontend.apps[0].cost: no operator reads it: none has this appBy in its batch",
+    ),
+    (
+        put("frontend", {"appBy": "parameter:app", "apps": [{"name": "chat", "cost": 0}]}),
+        "spec.frontend.apps[0].cost: must be from 1 to 1000, found 0",
+    ),
+    (
+        put("operators.0.batch.keepOrder", "parameter:session"),
+        "spec.operators[0].batch.keepOrder: Fifo keeps the order of all requests; Deadline and Distribution "
+        "read it",
+    ),
+    (
+        both(
+            put("operators.0.batch", {"policy": "Deadline", "keepOrder": "parameter:session"}),
+            put("operators.0.replicas", 2),
+        ),
+        "spec.operators[0].batch.keepOrder: holds within one instance, and replicas is 2",
     ),
     (
         both(put("frontend.admission", "Promise"), put("frontend.appBy", "app")),

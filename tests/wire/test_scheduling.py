@@ -303,3 +303,53 @@ def test_a_time_that_no_clock_has_measured_teaches_nothing_of_a_number(took):
     waiting.finished(1, Timing(took, took, True), 1.0)
     assert waiting.profiles.classes._samples == 0
     assert not waiting.failed
+
+
+@pytest.mark.parametrize("policy", [SchedulePolicy.DEADLINE, SchedulePolicy.DISTRIBUTION])
+def test_units_of_one_session_run_in_order_whatever_their_deadlines(policy):
+    waiting = queue(policy=policy, keep_order="parameter:session", when_late=WhenLate.RUN)
+    units = [
+        unit(0, 9.0, session="a"),
+        unit(1, 5.0, session="a"),
+        unit(2, 1.0, session="a"),
+        unit(3, 2.0, session="b"),
+        unit(4, 8.0),
+    ]
+    for item in units:
+        waiting.add(item, 0.0)
+    assert len(waiting) == 5
+    ran = []
+    while batch := waiting.take(0.0):
+        for item in batch:
+            item.stage = Stage.RUNNING
+        waiting.started(1, batch, 0.0)
+        ran += [item.id.request.n for item in batch]
+        waiting.finished(1, Timing(0.001, 0.001, True), 0.0)
+    assert sorted(ran) == [0, 1, 2, 3, 4]
+    assert [number for number in ran if number < 3] == [0, 1, 2]
+    assert len(waiting) == 0
+    assert not waiting.failed
+
+
+def test_a_session_goes_on_behind_what_was_shed_or_purged():
+    waiting = queue(policy=SchedulePolicy.DEADLINE, keep_order="parameter:session")
+    units = [unit(0, 9.0, session="a"), unit(1, 0.5, session="a"), unit(2, 9.0, session="a")]
+    for item in units:
+        waiting.add(item, 0.0)
+    assert waiting.late(1.0) == [], "what stands behind is judged when its turn comes"
+    units[0].stage = Stage.DONE
+    assert waiting.deadline() < math.inf
+    assert waiting.late(1.0) == [units[1]]
+    assert waiting.take(1.0) == [units[2]]
+    assert waiting.deadline() == math.inf
+    waiting.add(unit(3, 9.0, session="a"), 1.0)
+    waiting.clear()
+    assert len(waiting) == 0
+
+
+def test_what_missing_an_application_costs_is_what_its_class_weighs():
+    waiting = queue(costs=(("chat", 5.0),))
+    chat, mail = unit(0, 9.0, app="chat"), unit(1, 9.0, app="mail")
+    for item in (chat, mail):
+        waiting.add(item, 0.0)
+    assert waiting.profiles.weights == {chat.cls: 5.0, mail.cls: 1.0}

@@ -73,7 +73,7 @@ class Distribution(LatenessPolicy[U]):
         super().__init__(max_rows, by_class=True, shed=shed)
         self.profiles = profiles
         self.arrivals = Arrivals()
-        self.terms = Terms(costs, weights or {})
+        self.terms = Terms(costs, profiles.weights if weights is None else weights)
         self.rest = profiles.rest
         self.terms.rest = self.rest.medians
         self.decisions = [0] * len(ChoiceKind)

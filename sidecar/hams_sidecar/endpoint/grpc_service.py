@@ -130,7 +130,9 @@ class InferenceService:
         check_model(serving.graph.name, message.model_name, message.model_version)
         decoded = await run(decode_request(message, serving.signature))
         own_s = left_s(context)
-        default_s = serving.deadline_s if own_s == math.inf else serving.timeout_s
+        default_s = serving.timeout_s
+        if own_s == math.inf:
+            default_s = serving.default_deadline_s(decoded.parameters.payload)
         deadline_s = min(own_s, deadline_of(None, decoded.parameters, default_s, serving.timeout_s))
         trace = {
             str(key): value

@@ -183,7 +183,10 @@ class _Exchange:
             digest = await digest_of(tensors, parameters, outputs, wanted)
             trace = trace_context(_text(given.get(b"traceparent")), _text(given.get(b"tracestate")))
             deadline_s = deadline_of(
-                _text(given.get(b"hams-deadline-ms")), asked.parameters, serving.deadline_s, serving.timeout_s
+                _text(given.get(b"hams-deadline-ms")),
+                asked.parameters,
+                serving.default_deadline_s(parameters),
+                serving.timeout_s,
             )
             left_s = max(deadline_s - (perf_counter() - self._began), _deadline_min_s)
             outcome = await self._infer(

@@ -4,7 +4,7 @@ does.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from time import perf_counter
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from hams_sidecar.inference import (
     InferenceOutcome,
     InferencePort,
     InferenceRequest,
+    Parameter,
     Reply,
     TimedOut,
     outcome_of,
@@ -60,7 +61,9 @@ class Serving:
         self.own_pages_only = own_pages_only
         self.timeout_s = graph.frontend.request_timeout_s
         self.deadline_s = graph.frontend.deadline_s or self.timeout_s
-        """How long a client waits that does not say."""
+        """How long a client waits that does not say, and is of no application with a deadline of its own."""
+        self._app_parameter = graph.frontend.app_parameter
+        self._app_deadlines_s = {app.name: app.deadline_s for app in graph.frontend.apps if app.deadline_s}
         self.request_bytes_max = graph.frontend.max_request_bytes
         self.draining = False
         root = f"/v2/models/{graph.name}"
@@ -87,6 +90,13 @@ class Serving:
             lambda: [((), float(self.replies.nbytes))],
         )
         metrics.watch("ready", "1 if this frontend is ready.", lambda: [((), float(self.ready()))])
+
+    def default_deadline_s(self, parameters: Mapping[str, Parameter]) -> float:
+        """How long the client of a request waits that does not say."""
+        if not self._app_deadlines_s:
+            return self.deadline_s
+        app = parameters.get(self._app_parameter)
+        return self._app_deadlines_s.get(app, self.deadline_s) if isinstance(app, str) else self.deadline_s
 
     def make_room(self, nbytes: int, own: IncomingBody | None) -> bool:
         """Whether so many bytes more may be held, once those who are slower than `own` have given way."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 
-from hams_protocol.graph import AdmissionPolicy, FrontendSpec
+from hams_protocol.graph import AdmissionPolicy, AppSpec, FrontendSpec
 from hams_sidecar.datatypes import NUMPY
 from hams_sidecar.endpoint import json_data, rest
 from hams_sidecar.endpoint.errors import RequestRefused
@@ -351,6 +351,20 @@ async def test_promises_that_are_kept_broken_and_refused_are_counted(serve) -> N
     text = running.metrics.render()[0].decode()
     for outcome, count in (("kept", 1), ("broken", 2), ("refused", 1)):
         assert f'hams_frontend_promises_total{{outcome="{outcome}"}} {count}.0' in text
+
+
+async def test_an_application_may_have_a_deadline_of_its_own(serve) -> None:
+    spec = replace(DIGITS.frontend, app_parameter="app", apps=(AppSpec("chat", 0.2), AppSpec("mail", 0.0)))
+    running = await serve(replace(DIGITS, frontend=spec))
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        for app in ("chat", "mail", "other", 7):
+            await client.post(INFER, json={**ONE_ROW, "parameters": {"app": app}})
+        hasty = {**ONE_ROW, "parameters": {"app": "chat"}}
+        await client.post(INFER, json=hasty, headers={"HAMS-Deadline-Ms": "9000"})
+    chat, *usual, own = [request.deadline_s for request in running.port.requests]
+    assert chat <= 0.2
+    assert min(usual) > 0.2
+    assert 0.2 < own <= 9.0, "what a client says itself counts"
 
 
 async def test_where_everything_is_admitted_nothing_is_promised(client, digits) -> None:
