@@ -73,8 +73,11 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
 def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
     """What its scheduling policy does."""
     yield Sample("hams_proxy_policy", "1 for the scheduling policy that serves.", 1, {"name": queue.serves})
-    yield Sample("hams_proxy_on_time_total", "Units whose batch ended before they were due.", queue.on_time)
-    yield Sample("hams_proxy_late_total", "Units whose batch ended after they were due.", queue.late_runs)
+    for name, about, count in (
+        ("on_time", "Units whose batch ended in time for the rest of their path.", queue.on_time),
+        ("late", "Units whose batch ended too late for that.", queue.late_runs),
+    ):
+        yield Sample(f"hams_proxy_{name}_total", about, count)
     yield Sample("hams_proxy_shed_total", "Units that were answered instead of being run.", queue.shed)
     if not queue.learns:
         return
