@@ -60,6 +60,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "orphan-adopted": ("adopted-orphan",),
     "first-answer-decides": ("second-backup",),
     "follower-answers": ("silent-primary",),
+    "refusal-forgotten": ("echo",),
     "freeze-ignored": ("shards-3", "revoked-unawares"),
     "frozen-keeper-goes-on": ("keeper-unawares",),
     "frozen-takes-records": ("revoked-unawares",),
@@ -199,7 +200,7 @@ FIRST_FOR: dict[str, Spec] = {
     "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),
     "done-while-open": Spec(6, "single", "change"),
     "fetches-unclosed": Spec(6, "single", "change"),
-    "refusal-forgotten": Spec(556, "feedback", "mixed", policy="distribution"),
+    "refusal-forgotten": Spec(588, "sandwich", "echo", policy="distribution"),
     "passed-on-twice": Spec(2, "sandwich", "change-passing"),
 }
 """The history that found a rare mutant while that was how the core was written. It is run first."""
