@@ -37,6 +37,7 @@ class ChoiceKind(IntEnum):
     LIKELIEST = 3
     POINT = 4
     IDLE = 5
+    TRIAL = 6
 
 
 class BatchChoice(Generic[U]):

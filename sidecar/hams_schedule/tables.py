@@ -60,6 +60,7 @@ class TimeTables:
             self.base.append(base)
             self.slope.append(slope)
             self.known.append(profiles.times.known(rows))
+        self.known_rows = max(rows for rows, known in enumerate(self.known) if known)
         ordered = sorted([(grid.mean(cdf), cls) for cls, cdf in cdfs.items()])
         self.rank: dict[int, int] = {cls: rank for rank, (_, cls) in enumerate(ordered)}
         self.cdfs: list[Cdf] = [cdfs[cls] for _, cls in ordered]

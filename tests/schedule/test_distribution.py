@@ -449,3 +449,46 @@ def test_a_suspect_ends_the_wait() -> None:
     policy.add_first(Work(attempts=1), 1.001)
     assert policy.deadline() <= 1.001
     assert policy.take(1.001)[0].attempts == 1
+
+
+def overloaded(policy: Distribution[Work], cls: int, batches: int, slack_s: float) -> list[int]:
+    """The sizes of batches of a model that pads, while more units come than it can run one by one."""
+    now, sizes = 0.0, []
+    for number in range(batches):
+        for _ in range(5):
+            policy.add(Work(due=now + slack_s, cls=cls), now)
+        policy.late(now)
+        batch = policy.take(now)
+        policy.started(number, batch, now)
+        while policy.plan(now, 1.0):
+            pass
+        took = time_of(SHORT_S, len(batch))
+        now += took
+        policy.finished(number, Took(took, took), now)
+        sizes.append(len(batch))
+    return sizes
+
+
+def learnt_alone() -> tuple[Profiles, int]:
+    """What light load teaches: batches of one."""
+    profiles = Profiles()
+    cls = profiles.classify("", math.nan)
+    for _ in range(200):
+        profiles.observe_batch([cls], 1, SHORT_S, 0.0)
+    profiles.settle()
+    return profiles, cls
+
+
+def test_what_light_load_has_taught_does_not_keep_batches_small() -> None:
+    profiles, cls = learnt_alone()
+    sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 300, 10 * SHORT_S)
+    assert max(sizes[:7]) == 1
+    assert 2 in sizes[:40], "a larger size is tried before long"
+    assert sizes[:40].count(2) <= 40 / 8, "and seldom, while it is not known"
+    assert sum(sizes[-50:]) >= 3 * 50
+
+
+def test_no_size_is_tried_that_could_make_anybody_late() -> None:
+    profiles, cls = learnt_alone()
+    sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 60, 1.5 * SHORT_S)
+    assert max(sizes) == 1

@@ -21,6 +21,7 @@ from hams_schedule.profile import Profiles
 from hams_schedule.rollout import Arrivals
 from hams_schedule.scheduler import BatchTiming, U
 from hams_schedule.tables import TimeTables
+from hams_schedule.trial import EVERY, trial
 
 STALE: Final = 0.1
 """Share of the running batch's time by which its end may differ from the planned one."""
@@ -88,6 +89,7 @@ class Distribution(LatenessPolicy[U]):
         self.steps = float(STEPS_PRIOR)
         """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
+        self._untried = 0
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
@@ -144,6 +146,9 @@ class Distribution(LatenessPolicy[U]):
             span = point_choice(self.pending.all_lines(), self._points, self.max_rows, after)
             self.decisions[ChoiceKind.POINT] += span is not None
             return [] if span is None else [span]
+        tried = self._trial(tables, now)
+        if tried is not None:
+            return [tried]
         if plan is not None:
             spans = self.pending.spans_of(plan.units) if plan.holds(now) else None
             if spans:
@@ -161,6 +166,17 @@ class Distribution(LatenessPolicy[U]):
             earliest = self.pending.earliest()
             return [] if earliest is None else [Span(earliest, 0, 1)]
         return self._decided(decision)
+
+    def _trial(self, tables: TimeTables, now: float) -> Span[U] | None:
+        """Every so often a batch of an unknown size, if one is wanted."""
+        self._untried += 1
+        if not self._learns or self._untried < EVERY or len(self.pending) <= tables.known_rows:
+            return None
+        span = trial(self.pending.all_lines(), tables, self.terms.rest, now)
+        if span is not None:
+            self._untried = 0
+            self.decisions[ChoiceKind.TRIAL] += 1
+        return span
 
     def _decided(self, decision: BatchChoice[U]) -> list[Span[U]]:
         self.decisions[decision.kind] += 1
