@@ -2,11 +2,13 @@
 
 Clocks are never compared across machines: every message of a request says how much of its budget is left
 (`Meta.budget_s`), and the time of its arrival fixes when that ends, by the receiver's own clock. A deadline
-is a property of the request, so whatever this instance holds of it, in joins, in its queue or retained, ends
-at the same time, and whatever it sends carries what is left then.
+is a property of the request, so whatever this instance holds of it, in joins, in its queue, held, saved or
+retained, ends at the same time, and whatever it sends carries what is left then.
 
 Invariant: what is known of a request's end only moves earlier, so a budget never grows while it waits here or
-is sent again. Never: decides anything about safety.
+is sent again. It is learnt when something arrives, never when something leaves: what is held says of an end
+that nobody learnt here (a checkpoint does) only that there is one, and then nothing is left. Never: decides
+anything about safety.
 """
 
 from collections.abc import Iterable
@@ -31,7 +33,7 @@ class Deadlines:
         return list(self._dues)
 
     def learn(self, request: RequestId, budget_s: float, now: float) -> None:
-        """A message of the request came, or a token of it was taken over, with this budget; 0 is none."""
+        """A message of the request came, or its injection, with this budget; 0 is none."""
         if budget_s > 0.0:
             due = now + budget_s
             if due < self._dues.get(request, FOREVER):
@@ -41,15 +43,20 @@ class Deadlines:
         """When its client stops waiting; `FOREVER` if no message of it named a budget."""
         return self._dues.get(request, FOREVER)
 
-    def left(self, request: RequestId, now: float, hop_s: float = 0.0) -> float:
-        """What is left of the budget once a message that leaves now has been `hop_s` on its way, at least
-        `hop_budget_min_s`; 0 if there is none."""
+    def left(self, request: RequestId, now: float) -> float:
+        """What is left of the budget, at least `hop_budget_min_s`; 0 if there is none."""
         due = self._dues.get(request, FOREVER)
-        return 0.0 if due == FOREVER else max(limits.hop_budget_min_s, due - now - hop_s)
+        return 0.0 if due == FOREVER else max(limits.hop_budget_min_s, due - now)
 
-    def meta(self, meta: Meta, request: RequestId, now: float, hop_s: float = 0.0) -> Meta:
-        """A request's metadata with what is left of the budget, as it leaves now."""
-        left_s = self.left(request, now, hop_s)
+    def left_of(self, request: RequestId, meta: Meta, now: float) -> float:
+        """What is `left` of the budget of which this metadata tells; as good as nothing if its end is not
+        known here."""
+        left_s = self.left(request, now)
+        return limits.hop_budget_min_s if left_s == 0.0 and meta.budget_s > 0.0 else left_s
+
+    def meta(self, meta: Meta, request: RequestId, now: float) -> Meta:
+        """A request's metadata with what is `left_of` its budget, as it leaves now."""
+        left_s = self.left_of(request, meta, now)
         if abs(meta.budget_s - left_s) < limits.budget_grain_s:
             return meta
         return Meta(meta.parameters, meta.trace, left_s, meta.hops)

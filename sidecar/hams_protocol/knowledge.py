@@ -14,7 +14,7 @@ from hams_protocol.deadlines import Deadlines
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
-from hams_protocol.messages import Completion, Durable, Token
+from hams_protocol.messages import Completion, Consumed, Durable, Token
 from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
 
@@ -186,6 +186,25 @@ class Knowledge:
         past."""
         deps = self.prune(token.deps)
         return token if len(deps) == len(token.deps) else replace(token, deps=deps)
+
+    def leaving(self, token: Token, now: float) -> Token:
+        """The token as another instance gets it now: pruned, and with what is left of its budget."""
+        pruned = self.pruned(token)
+        meta = self.deadlines.meta(token.meta, token.request, now)
+        return pruned if meta is token.meta else pruned.with_meta(meta)
+
+    def hear_budgets(self, units: tuple[Consumed, ...], now: float, left_s: tuple[float, ...] = ()) -> None:
+        """Saved outputs have come, which a successor may send much later. `left_s`, if it is given, says what
+        is left of their budgets; else they do so themselves."""
+        for at, item in enumerate(units):
+            if item.unit.request not in self.completed:
+                budget_s = left_s[at] if at < len(left_s) else item.meta.budget_s
+                self.deadlines.learn(item.unit.request, budget_s, now)
+
+    def forget_deadlines(self) -> None:
+        """Of complete requests nothing is sent any more."""
+        known = self.deadlines.requests()
+        self.deadlines.forget([request for request in known if request in self.completed])
 
 
 class CompletionSet:

@@ -59,22 +59,22 @@ class Lineage:
         self._units.clear()
 
 
-def pruned(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...]:
-    """Units as a newcomer gets them (`Knowledge.bare`)."""
-    bared = []
+def pruned(units: Iterable[Consumed], knowledge: Knowledge, now: float) -> tuple[Consumed, ...]:
+    """Units as a newcomer gets them now (`Knowledge.leaving`)."""
+    units_now = []
     for item in units:
-        outputs = tuple((target, knowledge.pruned(token)) for target, token in item.outputs)
-        bared.append(
+        outputs = tuple((target, knowledge.leaving(token, now)) for target, token in item.outputs)
+        units_now.append(
             Consumed(
                 item.unit,
                 item.seq,
                 item.out,
                 outputs,
-                tuple(knowledge.pruned(token) for token in item.fan_inputs),
+                tuple(knowledge.leaving(token, now) for token in item.fan_inputs),
                 item.fan,
             )
         )
-    return tuple(bared)
+    return tuple(units_now)
 
 
 def chain_next(chain: str, out: ValueId | None) -> str:

@@ -189,6 +189,11 @@ class Consumed:
     fan_inputs: tuple[Token, ...]
     fan: tuple[tuple[str, ValueId], ...] = ()
 
+    @property
+    def meta(self) -> Meta:
+        """What its outputs hand on."""
+        return self.outputs[0][1].meta if self.outputs else Meta()
+
 
 @frozen
 class Attempt:
@@ -224,7 +229,8 @@ class StateRecord:
     """One version of a stateful operator (protocol.md, 2.5). `state` is None if the version left the state as
     it was.
 
-    `since`: the state is what changed after that version, for who holds that; -1: it is whole.
+    `since`: the state is what changed after that version, for who holds that; -1: it is whole. `left_s`: what
+    is left of each unit's deadline when this is sent, 0 if it has none; of a peer of the version before ().
     """
 
     op: str
@@ -236,6 +242,7 @@ class StateRecord:
     chain: str
     state: Payload | None = None
     since: int = -1
+    left_s: tuple[float, ...] = ()
 
 
 @frozen

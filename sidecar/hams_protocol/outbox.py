@@ -83,7 +83,9 @@ class Outbox(Timed):
 
     def put(self, target: str, token: Token) -> None:
         """Retain a token for an edge and send it; a token that is there already with the same value id is
-        left alone."""
+        left alone. Of a complete request nothing is sent any more: an output may have been held meanwhile."""
+        if token.request in self._knowledge.completed:
+            return
         edges = self._requests.setdefault(token.request, {})
         key = (token.source, target, token.lane)
         old = edges.get(key)
@@ -91,7 +93,6 @@ class Outbox(Timed):
             if old.token.value_id == token.value_id:
                 return
             old.gone = True
-        self._knowledge.deadlines.learn(token.request, token.meta.budget_s, self._ctx.now)
         entry = edges[key] = Retained(target, token)
         foretold = self._foretold.get(token.request, {}).pop(key, None) if self._foretold else None
         if foretold is not None:

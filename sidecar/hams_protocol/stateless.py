@@ -430,6 +430,8 @@ class StatelessMachine(Vertex):
             return
         inquiry.take(sender, answer)
         for token in answer.tokens:
+            if token.request not in self.knowledge.completed:
+                self.knowledge.deadlines.learn(token.request, token.meta.budget_s, self.ctx.now)
             self._adopt(token)
         self._settle(inquiry)
 

@@ -7,6 +7,7 @@ it. Invariant: the oldest retained version always has its state, so whatever is 
 
 from dataclasses import replace
 
+from hams_protocol.deadlines import Deadlines
 from hams_protocol.messages import Payload, StateRecord
 
 
@@ -17,13 +18,14 @@ class Version:
     `carried_nbytes`: what its record carries beside the state, outputs and what came on fan-out edges.
     """
 
-    __slots__ = ("_difference", "carried_nbytes", "changed", "record", "state")
+    __slots__ = ("_difference", "_leaving", "carried_nbytes", "changed", "record", "state")
 
     def __init__(self, record: StateRecord, changed: bool, state: Payload | None) -> None:
         self.record = record
         self.changed = changed
         self.state = state
         self._difference: StateRecord | None = None
+        self._leaving: StateRecord | None = None
         tokens = [
             token
             for unit in record.units
@@ -51,6 +53,15 @@ class Version:
             part = record.state.born_after(record.previous)
             self._difference = record if part is None else replace(record, state=part, since=record.previous)
         return self._difference
+
+    def leaving(self, record: StateRecord, deadlines: Deadlines, now: float) -> StateRecord:
+        """Its record, or its `difference`, as it leaves now: it says what is left of deadlines. One and the
+        same for all to whom it leaves at once."""
+        before = self._leaving
+        left_s = tuple(deadlines.left_of(item.unit.request, item.meta, now) for item in record.units)
+        if before is None or before.left_s != left_s or before.state is not record.state:
+            before = self._leaving = replace(record, left_s=left_s)
+        return before
 
 
 class VersionStore:

@@ -30,7 +30,6 @@ from hams_protocol.messages import (
     Attempt,
     AttemptAck,
     Completion,
-    Consumed,
     Deliver,
     Durable,
     Kind,
@@ -194,19 +193,12 @@ class Vertex(ABC):
         """A state tells of completed requests, too: of what completes no later broadcast may say anything
         new."""
         self.complete(copy.complete)
-        self._learn_deadlines(copy.units)
+        self.knowledge.hear_budgets(copy.units, self.ctx.now)
         self._for_a_part(sender, copy)
 
     def _recorded(self, sender: InstanceId, record: StateRecord) -> None:
-        self._learn_deadlines(record.units)
+        self.knowledge.hear_budgets(record.units, self.ctx.now, record.left_s)
         self._for_a_part(sender, record)
-
-    def _learn_deadlines(self, units: tuple[Consumed, ...]) -> None:
-        """Budgets of saved outputs count from their arrival: they may be sent much later, by a successor."""
-        for unit in units:
-            if unit.outputs and unit.unit.request not in self.knowledge.completed:
-                budget_s = unit.outputs[0][1].meta.budget_s
-                self.knowledge.deadlines.learn(unit.unit.request, budget_s, self.ctx.now)
 
     def _attempted(self, sender: InstanceId, attempt: Attempt) -> None:
         if self.outbox.attempted(sender, attempt) or attempt.request in self.knowledge.completed:
@@ -387,8 +379,7 @@ class Vertex(ABC):
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
             self.attempts.drop_complete()
-            deadlines, completed = self.knowledge.deadlines, self.knowledge.completed
-            deadlines.forget([request for request in deadlines.requests() if request in completed])
+            self.knowledge.forget_deadlines()
             for request in [
                 request for request in self.joins.requests() if request in self.knowledge.completed
             ]:
@@ -417,8 +408,7 @@ class Vertex(ABC):
                 and slot_number(token.request, slots) == query.slot
                 and token.request not in self.knowledge.completed
             ):
-                stripped = self.knowledge.pruned(token).with_meta(self._meta_now(token))
-                tokens[token.request, token.lane] = stripped
+                tokens[token.request, token.lane] = self.knowledge.leaving(token, self.ctx.now)
         return tuple(tokens.values())
 
     # -- what the queue learns, and what it sheds ------------------------------------------------------------

@@ -2,24 +2,27 @@
 again or has another owner, and never grows (protocol.md, section 1).
 
 The simulator has one clock, so it can say when a budget ends that a message names: the time of sending and
-the budget. An instance may not name a later end than those it was told itself. Nor may it say of a reply that
-it was released at another time than it was, or of an error that it took so long.
+the budget. An instance may not name a later end than those it was told itself, whether it hands a token on or
+tells others of one in a record, a copy or an answer. What is on disk ends when its writer said. Nor may an
+instance say of a reply that it was released at another time than it was, or of an error that it took so long.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits as core
+from hams_protocol.due import FOREVER
 from hams_protocol.effects import NoteReply
 from hams_protocol.graph import FRONTEND, WhenLate
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
     LATE,
     Completion,
-    Consumed,
     Deliver,
     Kind,
     Message,
     ReplyAge,
+    SlotAnswer,
     StateCopy,
     StateRecord,
     Token,
@@ -40,7 +43,7 @@ shed_early_max_s = 1.0
 
 class KnownEnds:
     """The ends of budgets that one instance was told: by tokens, of which the earliest counts, and of
-    requests of which no token came, by records of their outputs, of which the latest counts.
+    requests of which no token came, by what others told of them, of which the latest counts.
 
     `arrived`: when the first token of a request came; `rest_s`: the longest time from there to a reply, of
     those that it was told."""
@@ -61,6 +64,7 @@ class Budgets:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._known: dict[str, KnownEnds] = {}
+        self._written: dict[tuple[str, int, int], dict[RequestId, float]] = {}
         self._replied: dict[RequestId, list[float]] = {}
         self.shed: set[tuple[str, RequestId]] = set()
 
@@ -68,7 +72,7 @@ class Budgets:
         """A message is taken in."""
         if type(message) is Deliver:
             token, known_ends = message.token, self._of(node)
-            due = self._world.now + token.meta.budget_s
+            due = self._end_of(token.meta.budget_s)
             known_ends.by_tokens[token.request] = min(due, known_ends.by_tokens.get(token.request, due))
             known_ends.arrived.setdefault(token.request, self._world.now)
         elif type(message) is Completion:
@@ -76,15 +80,30 @@ class Budgets:
             for reply in message.replies:
                 since = known_ends.arrived.get(reply.request, self._world.now)
                 known_ends.rest_s = max(known_ends.rest_s, self._world.now - since)
-        elif type(message) is StateRecord or type(message) is StateCopy:
-            self._recorded(node, message.units)
+        else:
+            self._heard(node, budgets_in(message))
 
-    def _recorded(self, node: "Node", units: tuple[Consumed, ...]) -> None:
-        known_ends = self._of(node)
-        for unit in units:
-            for _, token in unit.outputs:
-                due = self._world.now + token.meta.budget_s
-                known_ends.by_records[token.request] = max(due, known_ends.by_records.get(token.request, due))
+    def read(self, node: "Node", copy: StateCopy) -> None:
+        """A checkpoint is read, and may be all that this instance is told."""
+        known, ends = self._of(node).by_records, self._written.get((copy.op, copy.epoch, copy.version), {})
+        for request, due in ends.items():
+            known.setdefault(request, due)
+
+    def written(self, copy: StateCopy) -> None:
+        """A checkpoint is written: its budgets go on running out."""
+        self._written[copy.op, copy.epoch, copy.version] = {
+            token.request: self._end_of(left_s) for token, left_s in budgets_in(copy)
+        }
+
+    def goes_on(self, before: "Node", node: "Node") -> None:
+        """A process goes on under another id: it was told what it was told."""
+        self._known[node.id] = self._of(before)
+
+    def _heard(self, node: "Node", tokens: Iterable[tuple[Token, float]]) -> None:
+        known = self._of(node).by_records
+        for token, left_s in tokens:
+            due = self._end_of(left_s)
+            known[token.request] = max(due, known.get(token.request, due))
 
     def sent(self, node: "Node", message: Message) -> None:
         """A message leaves. Raises Broken if its budget ends later than it can, or an age is wrong."""
@@ -92,21 +111,32 @@ class Budgets:
             for reply in message.replies:
                 self._age_sent(node, reply)
         if type(message) is not Deliver:
+            for token, left_s in budgets_in(message):
+                self._ends_in_time(node, token, left_s, self._known_end(node, token))
             return
         token = message.token
         if token.error is not None and token.error.status == LATE:
             self._was_shed(node, token)
-        if token.meta.budget_s <= core.hop_budget_min_s + tolerance_s:
+        known = (
+            self._injected_until(node, message) if token.source == FRONTEND else self._known_end(node, token)
+        )
+        self._ends_in_time(node, token, token.meta.budget_s, known)
+
+    def _known_end(self, node: "Node", token: Token) -> float | None:
+        known_ends = self._of(node)
+        known = known_ends.by_tokens.get(token.request)
+        return known_ends.by_records.get(token.request) if known is None else known
+
+    def _ends_in_time(self, node: "Node", token: Token, left_s: float, known: float | None) -> None:
+        if known is None or 0.0 < left_s <= core.hop_budget_min_s + tolerance_s:
             return
-        due = self._world.now + token.meta.budget_s
-        if token.source == FRONTEND:
-            known = self._injected_until(node, message)
-        else:
-            known_ends = self._of(node)
-            known = known_ends.by_tokens.get(token.request)
-            known = known_ends.by_records.get(token.request) if known is None else known
-        if known is not None and due > known + tolerance_s:
-            self._grew(node, token, due - known)
+        grown_s = self._end_of(left_s) - known
+        if grown_s > tolerance_s:
+            self._grew(node, token, left_s, grown_s)
+
+    def _end_of(self, left_s: float) -> float:
+        """When so much is up; never if it is 0, which means that there is no deadline."""
+        return self._world.now + left_s if left_s > 0.0 else FOREVER
 
     def replied(self, note: NoteReply) -> None:
         """A reply is about to be released; again, if a new owner of its shard does not know that it was."""
@@ -155,10 +185,10 @@ class Budgets:
             known = None if origin is None else known_ends.get((origin, message.epoch))
         return known
 
-    def _grew(self, node: "Node", token: Token, by_s: float) -> None:
+    def _grew(self, node: "Node", token: Token, left_s: float, by_s: float) -> None:
         raise Broken(
             "budget",
-            f"{node.id} hands {token.value_id} of {token.request} on with {token.meta.budget_s:.4f} s left, "
+            f"{node.id} hands {token.value_id} of {token.request} on with {left_s:.4f} s left, "
             f"{by_s:.4f} s more than it was told",
         )
 
@@ -167,3 +197,16 @@ class Budgets:
         if known_ends is None:
             known_ends = self._known[node.id] = KnownEnds()
         return known_ends
+
+
+def budgets_in(message: Message) -> list[tuple[Token, float]]:
+    """The tokens that a message tells of beside the one that it hands on, with what it says is left of their
+    budgets. Of fan-out inputs it says nothing: they are recorded as they came, and nobody goes by that."""
+    if type(message) is SlotAnswer:
+        return [(token, token.meta.budget_s) for token in message.tokens]
+    if type(message) is StateRecord:
+        pairs = zip(message.units, message.left_s, strict=True)
+        return [(token, left_s) for item, left_s in pairs for _, token in item.outputs]
+    if type(message) is StateCopy:
+        return [(token, token.meta.budget_s) for item in message.units for _, token in item.outputs]
+    return []

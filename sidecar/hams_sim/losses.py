@@ -116,6 +116,8 @@ class LossJudge:
     def read(self, node: "Node", copy: StateCopy | None) -> None:
         """An instance has read its host's newest checkpoint, or found none that is whole."""
         self._read[node.id] = copy
+        if copy is not None:
+            self._world.budgets.read(node, copy)
 
     def _check_newest(self, item: ReplicaSet, end: int, manager: "Node") -> None:
         """It begins again with the copy that its new primary has read, and nobody else who was free to take
@@ -178,6 +180,7 @@ class LossJudge:
         """A checkpoint is to be written: of a durable version, the newest known to be so, with everything
         that version has consumed."""
         world = self._world
+        world.budgets.written(copy)
         at = f"{node.id} writes version {copy.version} of {copy.op}, epoch {copy.epoch},"
         replica_set = world.etcd.topology.find(copy.op)
         durable = world.recorder.durable.get((copy.op, copy.epoch), -1)

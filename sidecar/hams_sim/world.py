@@ -257,7 +257,10 @@ class World:
     ) -> Node:
         """A fresh instance starts: new id, its model initialises, it registers. `inherited`: the state that
         another graph has handed over to it."""
-        node = Node(name or self.new_id(of), of, self.shell_rng.choice((0.0, 1024.0, 65536.0)))
+        skew = self.shell_rng.choice((0.0, 1024.0, 65536.0))
+        node = Node(name or self.new_id(of), of, skew if before is None else before.skew)
+        if before is not None:
+            self.budgets.goes_on(before, node)
         node.born_at = self.now
         graph = self.graph
         if of == MANAGER:

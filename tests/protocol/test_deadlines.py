@@ -11,10 +11,12 @@ from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
+    AskCopy,
     Completion,
     Consumed,
     Deliver,
     Meta,
+    RecordAck,
     SlotAnswer,
     SlotQuery,
     StateCopy,
@@ -101,6 +103,56 @@ def test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs():
     rig.now += 0.5
     roles = (table("s", ("s-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 1),)))
     assert budgets(rig.learn(topo(3, *roles, revoked=("q-1",)))) == [pytest.approx(0.3)]
+
+
+def test_a_record_says_what_is_left_when_it_leaves_and_that_is_what_its_receiver_counts_from():
+    rig = primary_of(CHAIN, "q", ROLES)
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    rig.token("s-1", asked(1.0, source="s", name="s-1:1"))
+    rig.want()
+    effects = rig.done()
+    rig.now += 0.4
+    (record,) = of(rig.capture(effects), StateRecord, "q-2")
+    assert record.left_s == (pytest.approx(0.6),)
+    backup = Rig(StatefulMachine(CHAIN, "q", "q-2"))
+    backup.ready(P("fresh"))
+    backup.learn(topo(1, table("s", ("s-1", 1)), rset("q", "q-1", joining=("q-2",))))
+    backup.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
+    backup.learn(topo(2, table("s", ("s-1", 1)), rset("q", "q-1", "q-2")))
+    backup.get("q-1", record)
+    backup.now += 0.5
+    roles = (table("s", ("s-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 1),)))
+    assert budgets(backup.learn(topo(3, *roles, revoked=("q-1",)))) == [pytest.approx(0.1)]
+
+
+def test_a_copy_tells_what_is_left_when_it_leaves():
+    rig = primary_of(CHAIN, "q", topo(1, table("s", ("s-1", 1)), rset("q", "q-1", joining=("q-2",))))
+    rig.token("s-1", asked(1.0, source="s", name="s-1:1"))
+    rig.run()
+    rig.now += 0.4
+    (copy,) = of(rig.get("q-2", AskCopy("q", 1, -1, 1)), StateCopy)
+    assert [unit.meta.budget_s for unit in copy.units] == [pytest.approx(0.6)]
+
+
+def test_nothing_is_left_of_a_budget_whose_end_was_never_learnt_here():
+    """From a checkpoint nobody knows how old it is: too little is better than too much."""
+    deadlines = Knowledge(CHAIN).deadlines
+    assert deadlines.meta(Meta(budget_s=20.0), R0, 5.0).budget_s == limits.hop_budget_min_s
+    assert deadlines.meta(Meta(), R0, 5.0).budget_s == 0.0, "it has none"
+
+
+def test_who_goes_on_under_a_fresh_id_hands_on_what_is_left():
+    rig = primary_of(CHAIN, "q", topo(1, table("s", ("s-1", 1)), rset("q", "q-1")))
+    rig.token("s-1", asked(1.0, source="s", name="s-1:1"))
+    rig.run()
+    roles = (table("s", ("s-1", 1)), rset("q", "q-1"))
+    rig.learn(topo(2, *roles, revoked=("q-1",)))
+    assert isinstance(rig.machine, StatefulMachine)
+    fresh = Rig(StatefulMachine(CHAIN, "q", "q-9", rig.machine.state_to_keep()))
+    fresh.now = rig.now + 0.7
+    fresh.ready(P("fresh"))
+    goes_on = rset("q", "q-9", epoch=2, ends=((1, 1),))
+    assert budgets(fresh.learn(topo(3, roles[0], goes_on, revoked=("q-1",)))) == [pytest.approx(0.3)]
 
 
 def test_a_slots_new_owner_is_told_what_is_left_and_hands_that_on():

@@ -5,7 +5,7 @@ from kit import R0, R1, P, Rig, graph, of, op, primary_of, rset, topo, value
 from hams_protocol.effects import StartBatch
 from hams_protocol.events import ModelDied
 from hams_protocol.graph import FRONTEND, Mode, RecoverySpec, WhenUnprotected
-from hams_protocol.messages import Deliver, RecordAck
+from hams_protocol.messages import Completion, Deliver, RecordAck
 
 BLOCK = RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)
 
@@ -60,6 +60,18 @@ def test_saved_outputs_are_held_as_well_until_they_are_durable():
     effects = rig.learn(topo(2, rset("p", "p-1"), alone, rset("r", "r-1")))
     assert not of(effects, Deliver)
     assert not of(rig.loaded(rig.ready(P("state 0"))), Deliver)
+
+
+def test_what_is_held_is_not_sent_once_its_request_is_complete():
+    """Seed 50049: a new primary held saved outputs of a request that others knew to be complete."""
+    rig = primary(Mode.REMUS, "q-2")
+    for request in (R0, R1):
+        rig.token("p-1", value("p", request, f"p:{request.n}"))
+        rig.run()
+    rig.get("F-1", Completion(((0, 1, ()),)))
+    sent = of(rig.get("q-2", RecordAck("q", 1, 2, 2)), Deliver)
+    assert [one.token.request for one in sent] == [R1]
+    assert len(rig.machine.outbox) == 1
 
 
 def test_a_model_that_stops_to_be_copied_begins_no_batch_meanwhile():

@@ -235,6 +235,11 @@ KILLERS: dict[str, Callable[[], None]] = {
     "late-and-run": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "shed-without-token": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "recorded-budget-anew": deadlines.test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs,
+    "copy-with-old-budgets": deadlines.test_a_copy_tells_what_is_left_when_it_leaves,
+    "record-with-old-budgets": (
+        deadlines.test_a_record_says_what_is_left_when_it_leaves_and_that_is_what_its_receiver_counts_from
+    ),
+    "complete-but-sent": modes.test_what_is_held_is_not_sent_once_its_request_is_complete,
     "birth-lost-in-catch-up": (
         differences.test_a_joiner_that_holds_a_version_is_sent_what_changed_since_that
     ),

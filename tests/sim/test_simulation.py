@@ -27,7 +27,13 @@ CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").r
 
 def test_what_once_failed_holds():
     specs = [
-        Spec(item["seed"], item["shape"], item.get("fault", ""), policy=item.get("policy", ""))
+        Spec(
+            item["seed"],
+            item["shape"],
+            item.get("fault", ""),
+            mode=item.get("mode", ""),
+            policy=item.get("policy", ""),
+        )
         for item in CORPUS
     ]
     failed = [

@@ -282,7 +282,8 @@ class FrontendMachine:
                     owner.settle(live, number, token)
 
     def _on_completion(self, sender: InstanceId, message: Completion) -> None:
-        self.knowledge.completed.learn(message)
+        if self.knowledge.completed.learn(message):
+            self.knowledge.forget_deadlines()
 
     # -- the log ---------------------------------------------------------------------------------------------
 
@@ -325,6 +326,9 @@ class FrontendMachine:
         """About a state that this frontend keeps for an operator."""
         if isinstance(message, StateCopy):
             self.knowledge.completed.learn(message.complete)
+            self.knowledge.hear_budgets(message.units, self._ctx.now)
+        elif isinstance(message, StateRecord):
+            self.knowledge.hear_budgets(message.units, self._ctx.now, message.left_s)
         if self.keeper.is_for(message):
             self.keeper.message(sender, message)
 

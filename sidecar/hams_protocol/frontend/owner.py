@@ -335,6 +335,7 @@ class ShardOwner(Timed):
         renamed = () if origin is None else ctx.plan.renames[origin.source]
         name = str(request)
         value = Token(request, (), FRONTEND, Kind.VALUE, name, (), route, meta, (), None, payload, renamed)
+        ctx.knowledge.deadlines.learn(request, meta.budget_s, ctx.now)
         skip: Token | None = None
         for entry in ctx.plan.entries:
             token = value

@@ -106,9 +106,7 @@ class Questions:
             ):  # it may have passed one sink over, and fed another
                 by_lane[token.request, token.lane] = token
         tokens = tuple(
-            knowledge.pruned(token).with_meta(
-                knowledge.deadlines.meta(token.meta, token.request, self._ctx.now)
-            )
+            knowledge.leaving(token, self._ctx.now)
             for token in by_lane.values()
             if slots
             and slot_number(token.request, slots) == query.slot

@@ -50,6 +50,8 @@ class SinkDesk:
         if token.request in knowledge.completed:
             self._broadcast.wanted(sender)
             return
+        if not again:
+            knowledge.deadlines.learn(token.request, token.meta.budget_s, ctx.now)
         owner = self._owners.get(token.request.shard)
         number = ctx.plan.index.get((token.source, message.target, token.lane))
         if owner is None and not again and number is not None:

@@ -155,6 +155,7 @@ class Durability(Leader):
                 break
             flying += nbytes
             if version.record.epoch == self.epoch:
+                record = version.leaving(record, self._m.knowledge.deadlines, self._ctx.now)
                 self._ctx.send(follower.instance, record if follower.in_sync else self._pruned(record))
             follower.is_sent(version.number, self._ctx.now)
 
@@ -172,7 +173,8 @@ class Durability(Leader):
     def _pruned(self, record: StateRecord) -> StateRecord:
         """A record for a joiner, who may have come long after what it depends on has ended."""
         knowledge = self._m.knowledge
-        return replace(record, deps=knowledge.prune(record.deps), units=pruned(record.units, knowledge))
+        units = pruned(record.units, knowledge, self._ctx.now)
+        return replace(record, deps=knowledge.prune(record.deps), units=units)
 
     def copy_to(self, follower: Progress) -> None:
         """See `Leader`: a joiner copies the newest **durable** version."""
@@ -185,7 +187,7 @@ class Durability(Leader):
             return
         changed = self._changed_for(follower, version.state)
         state, since = (version.state, -1) if changed is None else (changed, follower.received)
-        units = pruned(m.lineage.up_to(version.number), m.knowledge)
+        units = pruned(m.lineage.up_to(version.number), m.knowledge, self._ctx.now)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(
             self.name,

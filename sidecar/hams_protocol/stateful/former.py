@@ -5,6 +5,7 @@ topology names the former id in that epoch: until then nothing is durable withou
 nothing is applied to it, and nothing is trimmed.
 """
 
+from hams_protocol.deadlines import Deadlines
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge, Status
@@ -19,11 +20,12 @@ class FormerState:
 
     `settled` is the newest version that was certainly durable or applied: a former backup reports it; a
     former primary (`led`) may have newer ones. `marks` are the durable watermarks it knew: what is durable is
-    so for ever.
+    so for ever. `deadlines` go on: the process is the same, and so is its clock.
     """
 
     __slots__ = (
         "completed",
+        "deadlines",
         "epoch",
         "instance",
         "layout",
@@ -46,6 +48,7 @@ class FormerState:
         lineage: Lineage,
         completed: Completion,
         marks: tuple[Dep, ...],
+        deadlines: Deadlines,
         layout: str = "",
     ) -> None:
         self.op = op
@@ -57,6 +60,7 @@ class FormerState:
         self.lineage = lineage
         self.completed = completed
         self.marks = marks
+        self.deadlines = deadlines
         self.layout = layout
 
     def is_named(self, replica_set: ReplicaSet) -> bool:

@@ -172,7 +172,7 @@ class Keeper(Timed):
             return
         nbytes = version.state.nbytes + version.carried_nbytes
         held.copied_by = self._ctx.now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
-        units = pruned(held.lineage.up_to(version.number), self._knowledge)
+        units = pruned(held.lineage.up_to(version.number), self._knowledge, self._ctx.now)
         known = self._knowledge.completed.snapshot()
         self._ctx.send(
             sender,

@@ -94,6 +94,7 @@ class StatefulMachine(Vertex):
         if former is not None:
             self.knowledge.completed.learn(former.completed)
             self.knowledge.announce(Durable(former.marks))
+            self.knowledge.deadlines = former.deadlines
         self.store = VersionStore()
         self.lineage = Lineage()
         self._role = self._standby = Role(self.ctx)
@@ -217,6 +218,7 @@ class StatefulMachine(Vertex):
             self.lineage,
             completed,
             marks,
+            self.knowledge.deadlines,
             self.layout,
         )
 

@@ -2,6 +2,14 @@
 
 from hams_sim.mutants.mutant import Edit, Mutant
 
+LEARNT_WHEN_SENT = Edit(
+    "outbox",
+    "Outbox.put",
+    "entry = edges[key] = Retained(target, token)",
+    "self._knowledge.deadlines.learn(token.request, token.meta.budget_s, self._ctx.now)\n"
+    "entry = edges[key] = Retained(target, token)",
+)
+
 MUTANTS: dict[str, Mutant] = {
     "budget-not-counted-down": Mutant(
         "an operator hands the budget on that it got, however long a request has waited there",
@@ -67,7 +75,52 @@ MUTANTS: dict[str, Mutant] = {
     "recorded-budget-anew": Mutant(
         "a promoted backup counts the budgets of saved outputs from its promotion",
         "1",
-        (Edit("vertex", "Vertex._recorded", "self._learn_deadlines(record.units)", "pass"),),
+        (
+            Edit(
+                "vertex",
+                "Vertex._recorded",
+                "self.knowledge.hear_budgets(record.units, self.ctx.now, record.left_s)",
+                "pass",
+            ),
+            LEARNT_WHEN_SENT,
+        ),
+    ),
+    "record-with-old-budgets": Mutant(
+        "a record tells the budgets of its outputs as they were written, not as they are when it leaves",
+        "1",
+        (
+            Edit(
+                "versions",
+                "Version.leaving",
+                "deadlines.left_of(item.unit.request, item.meta, now)",
+                "item.meta.budget_s",
+            ),
+        ),
+    ),
+    "copy-with-old-budgets": Mutant(
+        "a copy tells the budgets of saved outputs as they were written, not as they are when it leaves",
+        "1",
+        (
+            Edit(
+                "knowledge",
+                "Knowledge.leaving",
+                "meta = self.deadlines.meta(token.meta, token.request, now)",
+                "meta = token.meta",
+            ),
+        ),
+    ),
+    "complete-but-sent": Mutant(
+        "an output that was held is sent though its request is complete, and its deadline forgotten",
+        "9",
+        (
+            Edit("outbox", "Outbox.put", "if token.request in self._knowledge.completed:", "if False:"),
+            LEARNT_WHEN_SENT,
+        ),
+    ),
+    "learnt-when-sent": Mutant(
+        "a budget whose end is not known, of a checkpoint or a former id, counts from when it is sent",
+        "1",
+        (LEARNT_WHEN_SENT,),
     ),
     "refused-and-logged": Mutant(
         "a request is logged, and its client is told that nothing has begun",

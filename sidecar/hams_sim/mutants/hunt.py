@@ -30,6 +30,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "checkpoint-oldest": ("state-lost",),
     "checkpoint-speculative": ("state-lost",),
     "checkpoint-without-consumed": ("state-lost",),
+    "learnt-when-sent": ("state-lost",),
     "lost-shard-reuses-ids": ("frontends-lost",),
     "lost-while-held": ("in-doubt",),
     "ticket-not-pending": ("no-key",),
@@ -176,6 +177,7 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
 
 MODE_FOR: dict[str, Mode] = {
+    "complete-but-sent": Mode.REMUS,
     "held-outputs-survive-failover": Mode.REMUS,
     "release-before-durable": Mode.REMUS,
     "runs-while-copied": Mode.STOP_AND_COPY,
@@ -195,6 +197,7 @@ POLICY_FOR: dict[str, str] = {
 """The scheduling policy under which a mutant shows up, if not `Fifo`."""
 
 FIRST_FOR: dict[str, Spec] = {
+    "complete-but-sent": Spec(50049, "diamond-combine", "mixed", mode=Mode.REMUS.value),
     "complete-injected-again": Spec(7296560, "fan-reply", "mixed"),
     "takeover-releases-at-once": Spec(500625, "fan-stateful", "mixed", mode=Mode.BUFFERED_OUTPUTS.value),
     "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),

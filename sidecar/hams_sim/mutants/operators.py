@@ -62,7 +62,14 @@ MUTANTS: dict[str, Mutant] = {
     "copy-without-fan-inputs": Mutant(
         "a joiner's copy does not bring along what came from fan-outs",
         "7.7",
-        (Edit("lineage", "pruned", "tuple(knowledge.pruned(token) for token in item.fan_inputs),", "(),"),),
+        (
+            Edit(
+                "lineage",
+                "pruned",
+                "tuple(knowledge.leaving(token, now) for token in item.fan_inputs),",
+                "(),",
+            ),
+        ),
     ),
     "handed-slot-forgotten": Mutant(
         "who has handed a slot over does not tell what it had received for it",

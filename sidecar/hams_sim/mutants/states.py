@@ -144,7 +144,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.copy_to",
-                "units = pruned(m.lineage.up_to(version.number), m.knowledge)",
+                "units = pruned(m.lineage.up_to(version.number), m.knowledge, self._ctx.now)",
                 "units = ()",
             ),
         ),
