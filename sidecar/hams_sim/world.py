@@ -129,7 +129,11 @@ class SimHost:
         self._world.watching.break_off(self._node.links_in[peer])
 
     def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
-        """For a reader that follows the history."""
+        """What has come has arrived now: a frontend takes it in turns of its loop. And for a reader that
+        follows the history."""
+        for event in events:
+            if type(event) is Received:
+                self._world.budgets.received(self._node, event.message)
         trace = self._world.trace
         if trace is not None:
             for event in events[:-1]:
@@ -323,10 +327,8 @@ class World:
         self.events += 1
         if type(event) is Received and (unknown := self._names_of(node.of).unknown(event.message)):
             raise Broken("core", f"{node.id} would refuse {event.sender}: {unknown}")
-        if type(event) is Received:
-            self.budgets.received(node, event.message)
-            if node.of == FRONTEND:
-                self.logs.came(event.message)
+        if type(event) is Received and node.of == FRONTEND:
+            self.logs.came(event.message)
         node.shell.feed(event)
         if self.schedules.used:
             self.schedules.work_ahead(node)
