@@ -351,11 +351,16 @@ class ShardOwner(Timed):
 
     def _left(self, live: Live) -> float:
         """What is left of a request's budget, 0 if it has none. A new owner counts from its takeover: the log
-        does not tell when an entry came."""
-        budget_s = live.admit.meta.budget_s
-        if budget_s <= 0:
+        does not tell when an entry came. But others may have told it of an earlier end, and what feeds back
+        ends with its origin."""
+        admit, now = live.admit, self._ctx.now
+        if admit.meta.budget_s <= 0:
             return 0.0
-        return max(limits.hop_budget_min_s, budget_s - (self._ctx.now - live.since))
+        deadlines = self._ctx.knowledge.deadlines
+        left_s = min(admit.meta.budget_s - (now - live.since), deadlines.due(admit.request) - now)
+        if admit.origin is not None:
+            left_s = min(left_s, deadlines.due(admit.origin.request) - now)
+        return max(limits.hop_budget_min_s, left_s)
 
     # -- sinks -----------------------------------------------------------------------------------------------
 
