@@ -39,6 +39,12 @@ MUTANTS: dict[str, Mutant] = {
                 "Meta(meta.parameters, meta.trace, self._left(live), hops)",
                 "Meta(meta.parameters, meta.trace, meta.budget_s, hops)",
             ),
+            Edit(
+                "frontend.owner",
+                "ShardOwner._left",
+                "left_s = min(left_s, deadlines.due(admit.origin.request) - now)",
+                "pass",
+            ),
         ),
     ),
     "reply-age-unsaid": Mutant(
