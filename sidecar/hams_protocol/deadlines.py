@@ -24,6 +24,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._dues: dict[RequestId, float] = {}
+        self._fed: dict[RequestId, list[RequestId]] = {}
 
     def __len__(self) -> int:
         return len(self._dues)
@@ -35,9 +36,19 @@ class Deadlines:
     def learn(self, request: RequestId, budget_s: float, now: float) -> None:
         """A message of the request came, or its injection, with this budget; 0 is none."""
         if budget_s > 0.0:
-            due = now + budget_s
-            if due < self._dues.get(request, FOREVER):
-                self._dues[request] = due
+            self._ends_by(request, now + budget_s)
+
+    def feeds(self, origin: RequestId, request: RequestId) -> None:
+        """`request` is a feedback of `origin`: it ends no later, whatever is heard of that from now on."""
+        if (due := self._dues.get(origin)) is not None:
+            self._fed.setdefault(origin, []).append(request)
+            self._ends_by(request, due)
+
+    def _ends_by(self, request: RequestId, due: float) -> None:
+        if due < self._dues.get(request, FOREVER):
+            self._dues[request] = due
+            for fed in self._fed.get(request, ()):
+                self._ends_by(fed, due)
 
     def due(self, request: RequestId) -> float:
         """When its client stops waiting; `FOREVER` if no message of it named a budget."""
@@ -65,3 +76,4 @@ class Deadlines:
         """Nothing of these requests is sent any more."""
         for request in requests:
             self._dues.pop(request, None)
+            self._fed.pop(request, None)

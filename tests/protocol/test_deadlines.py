@@ -7,6 +7,7 @@ import pytest
 from kit import R0, R1, P, Rig, active_of, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
+from hams_protocol.deadlines import Deadlines
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.knowledge import Knowledge
@@ -178,6 +179,19 @@ def test_a_complete_request_leaves_nothing_behind():
     assert len(rig.machine.knowledge.deadlines) == 0
     assert not rig.token("F-1", asked(1.0)), "and it comes back with nothing that is refused"
     assert len(rig.machine.knowledge.deadlines) == 0
+
+
+def test_a_feedback_ends_with_its_origin_whenever_that_is_heard_of():
+    ends, r2 = Deadlines(), RequestId(R1.shard, R1.n + 1)
+    ends.learn(R0, 20.0, 0.0)
+    ends.feeds(R0, R1)
+    assert ends.due(R1) == 20.0
+    ends.feeds(R1, r2)
+    ends.learn(r2, 5.0, 0.0)
+    ends.learn(R0, 10.0, 0.0)
+    assert (ends.due(R1), ends.due(r2)) == (10.0, 5.0), "an end is brought forward, never back"
+    ends.forget([R0])
+    assert ends.due(R1) == 10.0, "what its origin ended with is known though that is complete"
 
 
 def test_a_new_budget_is_not_written_for_less_than_a_message_takes():

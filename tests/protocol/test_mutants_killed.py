@@ -29,6 +29,7 @@ import test_unreadable as unreadable
 import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
+    "feedback-outlives-origin": deadlines.test_a_feedback_ends_with_its_origin_whenever_that_is_heard_of,
     "accept-old-epoch": vertex.test_a_deposed_owner_is_refused_and_told_why,
     "act-before-commit": (
         backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology

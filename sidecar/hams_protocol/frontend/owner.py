@@ -329,6 +329,8 @@ class ShardOwner(Timed):
         live.injected = True
         self._injected = max(self._injected, live.index)
         request, origin = admit.request, admit.origin
+        if origin is not None:
+            ctx.knowledge.deadlines.feeds(origin.request, request)
         meta = Meta(admit.meta.parameters, admit.meta.trace, self._left(live), admit.meta.hops)
         route = ctx.plan.routed(admit.present)
         payload = admit.payload if origin is None else origin.payload
@@ -351,15 +353,13 @@ class ShardOwner(Timed):
 
     def _left(self, live: Live) -> float:
         """What is left of a request's budget, 0 if it has none. A new owner counts from its takeover: the log
-        does not tell when an entry came. But others may have told it of an earlier end, and what feeds back
-        ends with its origin."""
+        does not tell when an entry came. But others may have told it of an earlier end."""
         admit, now = live.admit, self._ctx.now
         if admit.meta.budget_s <= 0:
             return 0.0
-        deadlines = self._ctx.knowledge.deadlines
-        left_s = min(admit.meta.budget_s - (now - live.since), deadlines.due(admit.request) - now)
-        if admit.origin is not None:
-            left_s = min(left_s, deadlines.due(admit.origin.request) - now)
+        left_s = min(
+            admit.meta.budget_s - (now - live.since), self._ctx.knowledge.deadlines.due(admit.request) - now
+        )
         return max(limits.hop_budget_min_s, left_s)
 
     # -- sinks -----------------------------------------------------------------------------------------------

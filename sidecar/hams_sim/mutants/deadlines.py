@@ -41,11 +41,16 @@ MUTANTS: dict[str, Mutant] = {
             ),
             Edit(
                 "frontend.owner",
-                "ShardOwner._left",
-                "left_s = min(left_s, deadlines.due(admit.origin.request) - now)",
+                "ShardOwner._inject",
+                "ctx.knowledge.deadlines.feeds(origin.request, request)",
                 "pass",
             ),
         ),
+    ),
+    "feedback-outlives-origin": Mutant(
+        "an earlier end of a request, heard of after its feedback was injected, is not that of the feedback",
+        "1",
+        (Edit("deadlines", "Deadlines._ends_by", "self._ends_by(fed, due)", "pass"),),
     ),
     "reply-age-unsaid": Mutant(
         "replies are told without how long ago they were released",
