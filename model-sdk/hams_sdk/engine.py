@@ -367,14 +367,27 @@ class Engine:
             self.state.load(data)
             self._mark = cuda.mark()
 
-    def load_table(self, table: chunks.Table) -> bool:
+    def table(self, number: int) -> chunks.Table:
+        """The newest table, which a load says to be `number`. Raises StateFault if it is not."""
+        newest = self._table
+        if newest is None or newest.number != number:
+            raise StateFault(f"expected a load over the newest table, found one over table {number}")
+        return newest
+
+    def load_table(self, table: chunks.Table, changed: Sequence[int] | None = None) -> bool:
         """Make the state that of a table, which is the newest then; whether anything was written: not if the
-        state has these very bytes already. Raises StateFault and what holders raise."""
+        state has these very bytes already. `changed`: the chunks in which the table differs from the one that
+        was the newest. Raises StateFault and what holders raise."""
         with self._lock:
             newest, self._table = self._table, None
-            holds = newest is not None and not self._written and newest.same(table)
+            clean = newest is not None and not self._written
+            holds = clean and (
+                not changed if changed is not None else newest is not None and newest.same(table)
+            )
             if not holds:
-                self.state.load(table.whole())
+                differs = changed if clean and changed is not None else range(len(table.addresses))
+                if not self.state.load_changed(table, differs):
+                    self.state.load(table.whole())
                 self._mark = cuda.mark()
             self.state.loaded()
             self._table, self._written = table, False

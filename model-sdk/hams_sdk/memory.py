@@ -7,6 +7,7 @@ captures. The model never allocates.
 
 import mmap
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from hams_sdk.chunks import Table, address_of
@@ -58,6 +59,27 @@ class Regions:
             addresses += range(first, first + len(view), chunk_nbytes)
             nbytes += len(view)
         return Table(number, nbytes, chunk_nbytes, addresses)
+
+    def laid_over(
+        self, base: Table, number: int, nbytes: int, changed: Sequence[int], places: list[Place]
+    ) -> Table:
+        """An image of `nbytes` with the chunks of `base`, but for those `changed`, ascending, which lie at
+        places one after another. Raises ContractBroken."""
+        size, part = base.chunk_nbytes, self.table(number, places, base.chunk_nbytes)
+        there = -(-nbytes // size)
+        addresses = base.addresses[:there] + [0] * (there - len(base.addresses))
+        table = Table(number, nbytes, size, addresses)
+        if len(changed) != len(part.addresses) or any(not 0 <= index < there for index in changed):
+            raise ContractBroken(f"{len(part.addresses)} chunks for {len(changed)} places of {there}")
+        if part.nbytes != sum([table.size(index) for index in changed]):
+            raise ContractBroken(f"{part.nbytes} bytes for chunks of another size")
+        for index, address in zip(changed, part.addresses, strict=True):
+            addresses[index] = address
+        grown = [index for index in range(there) if index >= len(base.addresses)]
+        last = [there - 1] if nbytes != base.nbytes and there else []
+        if missing := set(grown + last).difference(changed):
+            raise ContractBroken(f"chunk {min(missing)} of {nbytes} bytes is not in the image before")
+        return table
 
     @staticmethod
     def _slice(regions: list[memoryview], place: Place) -> memoryview:

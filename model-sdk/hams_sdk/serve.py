@@ -144,6 +144,7 @@ class _Server:
             signature=engine.state.signature,
             layout=layout,
             estimate_nbytes=engine.state.estimate_nbytes,
+            loads_changed=True,
         )
         self._busy_since = None
         gc.collect()
@@ -360,7 +361,16 @@ class _Runs:
     def _load(self, frame: dict[str, Any]) -> None:
         started = time.perf_counter()
         try:
-            self._engine.load_table(self._regions.table(frame["number"], frame["places"], self._chunk_nbytes))
+            changed = None
+            if "changed" in frame:
+                changed = [at for first, length in frame["changed"] for at in range(first, first + length)]
+                base = self._engine.table(frame["base"])
+                table = self._regions.laid_over(
+                    base, frame["number"], frame["nbytes"], changed, frame["places"]
+                )
+            else:
+                table = self._regions.table(frame["number"], frame["places"], self._chunk_nbytes)
+            self._engine.load_table(table, changed)
         except Exception as error:
             if isinstance(error, ContractBroken):
                 raise

@@ -12,13 +12,13 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hams_sdk import chunks, cuda, tree
+from hams_sdk import chunks, cuda, patch, tree
 from hams_sdk.datatypes import is_tensor, torch_module
 from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
@@ -79,6 +79,7 @@ class State:
         self._tracked: dict[str, Keyed | None] = {}
         self._places: dict[str, int] = {}
         self._planned: dict[str, int] = {}
+        self._owners: list[Any] = []
         self._unchecked = 0
         for name, holder in self._holders.items():
             _check_holder(name, holder)
@@ -200,10 +201,11 @@ class State:
         StateFault."""
         writer = tree.Writer()
         trees: dict[str, Any] = {}
-        self._tracked = {}
+        self._tracked, self._owners = {}, []
         for name, holder in self._holders.items():
             first = len(writer.leaves)
             trees[name] = writer.encode(_read(holder), name)
+            self._owners += [holder] * (len(writer.leaves) - first)
             if name in self._constants:
                 self._tracked.update(dict.fromkeys(path for path, _ in writer.leaves[first:]))
             elif isinstance(holder, Keyed):
@@ -307,6 +309,23 @@ class State:
                 holder.load_state_dict(value)
         self.discard_gradients()
         cuda.synchronize()
+
+    def load_changed(self, image: chunks.Table, changed: Sequence[int]) -> bool:
+        """As `load`, of an image of which the state has all chunks but `changed`. False if they cannot be
+        written alone: then nothing was, and the image is to be loaded whole. Raises StateFault."""
+        head, placed, leaves, total = self._plan()
+        if total != image.nbytes:
+            return False
+        held = [
+            patch.Leaf(len(head) + place[3], len(head) + place[3] + place[4], leaf, owner)
+            for place, leaf, owner in zip(placed, leaves, self._owners, strict=True)
+            if place[4]
+        ]
+        if not patch.write(image, changed, head, sorted(held, key=lambda leaf: leaf.begin)):
+            return False
+        self.discard_gradients()
+        cuda.synchronize()
+        return True
 
     def _check_image(self, header: dict[str, Any], data: memoryview) -> None:
         """Decode every holder's tree without writing any: half a state is none. Raises StateFault."""

@@ -45,11 +45,12 @@ class Hello(FromModel, frozen=True):
 
 class Ready(FromModel, frozen=True):
     """The model has initialised. `layout`: path, datatype and shape of its state's tensors; `signature` a
-    digest of it."""
+    digest of it. `loads_changed`: it takes loads of what differs from its newest table."""
 
     signature: str
     layout: list[tuple[str, str, list[int]]]
     estimate_nbytes: int
+    loads_changed: bool = False
 
 
 class InitFailed(FromModel, frozen=True):

@@ -241,15 +241,35 @@ class Images:
             session.loads_sent += 1
             session.tables += 1
             session.loaded = session.tables
-            session.base = None
+            base, session.base = session.base, None
             session.continues = False
             if session.protocol < CHUNKED:
                 assert isinstance(image, Buffer)
                 session.run.send(frames.LOAD, {"token": effect.token, "image": self._place(image)})
                 continue
-            places = [self._place(image)] if isinstance(image, Buffer) else self._places(image)
-            body = {"token": effect.token, "number": session.loaded, "places": places}
+            body: dict[str, object] = {"token": effect.token, "number": session.loaded}
+            if isinstance(image, Buffer):
+                body["places"] = [self._place(image)]
+            elif base is None or session.captures or not _loads_changed(session):
+                body["places"] = self._places(image.chunks)
+            else:
+                body |= self._difference(base, image)
             session.run.send(frames.LOAD, body)
+
+    def _difference(self, base: Base, image: ChunkTable) -> dict[str, object]:
+        """What a load says of a state of which the model has the rest in its newest table."""
+        known = base.table.chunks
+        indices = [
+            index
+            for index, chunk in enumerate(image.chunks)
+            if index >= len(known) or chunk is not known[index]
+        ]
+        return {
+            "base": base.number,
+            "nbytes": image.nbytes,
+            "changed": _runs(indices),
+            "places": self._places([image.chunks[index] for index in indices]),
+        }
 
     def loaded(self, session: Session, seconds: float) -> None:
         """The first load is done: unless another one follows, the next capture is compared with it."""
@@ -275,16 +295,31 @@ class Images:
     def _place(self, buffer: Buffer) -> Place:
         return (self._regions.index(buffer.arena), buffer.offset, buffer.nbytes)
 
-    def _places(self, table: ChunkTable) -> list[Place]:
-        """Where its chunks lie; those side by side are one place."""
+    def _places(self, chunks: Sequence[Buffer]) -> list[Place]:
+        """Where chunks lie; those side by side are one place."""
         places: list[Place] = []
-        for chunk in table.chunks:
+        for chunk in chunks:
             region, offset, nbytes = self._place(chunk)
             if places and places[-1][0] == region and places[-1][1] + places[-1][2] == offset:
                 places[-1] = (region, places[-1][1], places[-1][2] + nbytes)
             else:
                 places.append((region, offset, nbytes))
         return places
+
+
+def _loads_changed(session: Session) -> bool:
+    return session.ready is not None and session.ready.loads_changed
+
+
+def _runs(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as (first, how many)."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        if runs and runs[-1][0] + runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((index, 1))
+    return runs
 
 
 def _with_changed(base: ChunkTable, frame: frames.CaptureDone, image: Buffer) -> ChunkTable | None:

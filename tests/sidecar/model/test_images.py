@@ -68,6 +68,29 @@ async def test_a_load_of_chunks_from_several_versions_goes_on_from_there(hosts: 
     assert image_of(await host.capture(4)) == image_of(states[1]), "what was written since is undone"
 
 
+async def test_a_load_says_only_what_differs_from_what_the_model_has(hosts: Any) -> None:
+    host = await hosts(stateful=True, states_nbytes=16 << 20)
+    await host.ready("Table")
+    session = host.link._sessions.current
+    sent: list[dict[str, Any]] = []
+    send = session.run.send
+    session.run.send = lambda kind, body: (sent.append(body) if "places" in body else None, send(kind, body))
+    states = []
+    for version in range(1, 3):
+        await host.run(host.x((version * 50_000, 1)))
+        states.append(await host.capture(version))
+    await host.load(states[0], token=1)
+    await host.load(states[1], token=2)
+    for body in sent:
+        nbytes = sum(nbytes for _, _, nbytes in body["places"])
+        assert 0 < nbytes <= 3 * CHUNK < body["nbytes"], "written since, or not: the rest it has"
+    assert len(sent) == 2
+    assert image_of(await host.capture(3)) == image_of(states[1])
+    await host.run(host.x((150_000, 1)))
+    await host.load(states[1], token=3)
+    assert image_of(await host.capture(4)) == image_of(states[1]), "what was written since is undone"
+
+
 async def test_what_the_model_holds_already_is_not_written_again(hosts: Any) -> None:
     host = await hosts(stateful=True, states_nbytes=16 << 20)
     await host.ready("Table")

@@ -1,0 +1,125 @@
+"""Some chunks of an image, written straight into the memory of a state that has all others already: a load
+costs what differs (proto/model.md, 5).
+
+Only where the memory that a holder shows is the memory that it works with, and loading means nothing more:
+arrays, tensors, and PyTorch's own modules and optimizers without hooks. A holder of another kind may copy,
+or derive something when it loads; its state is loaded whole.
+"""
+
+import bisect
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hams_sdk.chunks import Table
+from hams_sdk.datatypes import is_tensor, torch_module
+
+_OPTIMIZER_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+_MODULE_HOOKS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_MODULE_STEPS = ("_load_from_state_dict", "_save_to_state_dict")
+
+
+class Leaf(NamedTuple):
+    """A tensor of the state as it is now, the holder that it belongs to, and its bytes [begin, end) of the
+    image."""
+
+    begin: int
+    end: int
+    tensor: Any
+    holder: Any
+
+
+class _Write(NamedTuple):
+    """`nbytes` from an address that go to `offset` within a tensor."""
+
+    tensor: Any
+    offset: int
+    address: int
+    nbytes: int
+
+
+def write(image: Table, changed: Sequence[int], head: bytes, leaves: Sequence[Leaf]) -> bool:
+    """Write the chunks `changed`. False if one of them lies where that cannot be done, or if the image has
+    another `head` than the state: then nothing was written. `leaves` in ascending order."""
+    begins = [leaf.begin for leaf in leaves]
+    writes: list[_Write] = []
+    taken: dict[int, bool] = {}
+    for index in changed:
+        begin, address = index * image.chunk_nbytes, image.addresses[index]
+        end = begin + image.size(index)
+        if head[begin:end] != ctypes.string_at(address, max(min(end, len(head)) - begin, 0)):
+            return False
+        for leaf in leaves[max(bisect.bisect_right(begins, begin) - 1, 0) : bisect.bisect_left(begins, end)]:
+            first, last = max(begin, leaf.begin), min(end, leaf.end)
+            if first >= last:
+                continue
+            key = id(leaf.holder)
+            if key not in taken:
+                taken[key] = _takes_bytes(leaf.holder)
+            if not (taken[key] and _is_plain(leaf.tensor)):
+                return False
+            writes.append(_Write(leaf.tensor, first - leaf.begin, address + first - begin, last - first))
+    for item in writes:
+        _put(item)
+    return True
+
+
+def _takes_bytes(holder: Any) -> bool:
+    """Whether what the holder shows is what it works with, and whether it has to hear of a load."""
+    if isinstance(holder, np.ndarray) or is_tensor(holder):
+        return True
+    torch = torch_module()
+    if torch is None:
+        return False
+    if isinstance(holder, torch.optim.Optimizer):
+        return _has_only(holder, torch.optim.Optimizer, ("state_dict", "load_state_dict"), _OPTIMIZER_HOOKS)
+    return isinstance(holder, torch.nn.Module) and all(_is_plain_module(part) for part in holder.modules())
+
+
+def _is_plain_module(module: Any) -> bool:
+    own = torch_module().nn.Module
+    if not _has_only(module, own, ("state_dict", "load_state_dict", "set_extra_state"), _MODULE_HOOKS):
+        return False
+    # PyTorch's own layers replace these two, to read what earlier versions of them wrote.
+    replaced = [getattr(type(module), name, None) for name in _MODULE_STEPS]
+    return all(str(getattr(method, "__module__", "")).startswith("torch.") for method in replaced)
+
+
+def _has_only(holder: Any, base: Any, methods: Sequence[str], hooks: Sequence[str]) -> bool:
+    """Whether these methods are those of `base`, and nobody has registered a hook. What another version of
+    PyTorch may lack counts as a hook."""
+    same = all(getattr(type(holder), name) is getattr(base, name) for name in methods)
+    return same and not any(getattr(holder, name, True) for name in hooks)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether its bytes lie in memory as they lie in an image, and may be written there."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.flags.c_contiguous and tensor.flags.writeable
+    return is_tensor(tensor) and bool(tensor.is_contiguous()) and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _put(item: _Write) -> None:
+    tensor, offset, nbytes = item.tensor, item.offset, item.nbytes
+    if isinstance(tensor, np.ndarray):
+        ctypes.memmove(int(tensor.ctypes.data) + offset, item.address, nbytes)
+    elif tensor.device.type == "cpu":
+        ctypes.memmove(int(tensor.data_ptr()) + offset, item.address, nbytes)
+    else:
+        torch = torch_module()
+        place: Any = (ctypes.c_uint8 * nbytes).from_address(item.address)
+        with torch.no_grad():
+            there = tensor.detach().reshape(-1).view(torch.uint8)[offset : offset + nbytes]
+            there.copy_(torch.from_numpy(np.frombuffer(place, dtype=np.uint8)))
