@@ -183,26 +183,65 @@ class Keyed(MutableMapping[Key, Value]):
                 raise StateFault(
                     f"Keyed: expected slabs of {self._per_slab} entries, found {slab.nbytes} bytes"
                 )
-        entries = [slab.view(self._entry) for slab in slabs]
-        used = sorted(
-            (int(entries[number]["written"][at]), number * self._per_slab + int(at))
-            for number in range(len(entries))
-            for at in np.flatnonzero(entries[number]["written"])
-        )
-        try:
-            places = OrderedDict(
-                (self._key_of(entries[place // self._per_slab][place % self._per_slab]), place)
-                for _, place in used
-            )
-        except UnicodeDecodeError:
-            raise StateFault("Keyed: a key is no text") from None
-        if len(places) > self.max_keys or len(places) < len(used):
-            raise StateFault(f"Keyed: expected at most {self.max_keys} keys, each once, found {len(used)}")
+        if not self._goes_on_to(slabs):
+            self._begin_with([slab.copy() for slab in slabs])
         self.dirty = None
         self._clock[:] = clock
+        free = [np.flatnonzero(entries["written"] == 0) for entries in self._entries]
+        places = [number * self._per_slab + at for number, at in enumerate(free)]
+        self._free = np.concatenate(places).tolist() if places else []
+
+    def _begin_with(self, slabs: list[npt.NDArray[np.uint8]]) -> None:
+        """Make these the slabs, and the index anew. Raises StateFault, with nothing changed."""
+        entries = [slab.view(self._entry) for slab in slabs]
+        every = np.concatenate(entries) if entries else np.zeros(0, dtype=self._entry)
+        used = np.flatnonzero(every["written"])
+        order = used[np.argsort(every["written"][used], kind="stable")]
+        places = OrderedDict(zip(self._keys_of(every[order]), order.tolist(), strict=True))
+        self._check_count(len(places), len(order))
         self._slabs, self._entries, self._places = slabs, entries, places
-        taken = set(places.values())
-        self._free = [place for place in range(len(slabs) * self._per_slab) if place not in taken]
+
+    def _goes_on_to(self, slabs: Sequence[npt.NDArray[np.uint8]]) -> bool:
+        """Take over slabs that differ from these by what was written later, as those of a backup do that
+        becomes primary: only what differs is looked at. False if they do not, and then nothing was changed.
+        Raises StateFault, with nothing changed."""
+        if not self._places or len(slabs) < len(self._slabs):
+            return False
+        nothing: npt.NDArray[np.uint8] = np.zeros(self._per_slab * self._entry.itemsize, dtype=np.uint8)
+        there = [*self._slabs, *[nothing] * (len(slabs) - len(self._slabs))]
+        numbers = [number for number, slab in enumerate(slabs) if not np.array_equal(slab, there[number])]
+        gone: list[Key] = []
+        came: list[tuple[int, Key, int]] = []
+        for number in numbers:
+            new, old = slabs[number].view(self._entry), there[number].view(self._entry)
+            rows = (self._per_slab, self._entry.itemsize)
+            at = np.flatnonzero((slabs[number].reshape(rows) != there[number].reshape(rows)).any(axis=1))
+            gone += self._keys_of(old[at[old["written"][at] > 0]])
+            at = at[new["written"][at] > 0]
+            written = new["written"][at].tolist()
+            came += zip(written, self._keys_of(new[at]), (number * self._per_slab + at).tolist(), strict=True)
+        came.sort(key=lambda item: item[0])
+        if came and came[0][0] <= int(self._clock[0]):
+            return False
+        left, keys = set(gone), {key for _, key, _ in came}
+        if len(keys) < len(came) or any(key in self._places and key not in left for key in keys):
+            raise StateFault("Keyed: expected each key once")
+        count = len(self._places) - len(gone) + len(came)
+        self._check_count(count, count)
+        for number in numbers:
+            if number < len(self._slabs):
+                np.copyto(self._slabs[number], slabs[number])
+        for slab in slabs[len(self._slabs) :]:
+            self._slabs.append(slab.copy())
+            self._entries.append(self._slabs[-1].view(self._entry))
+        for key in gone:
+            del self._places[key]
+        self._places.update((key, place) for _, key, place in came)
+        return True
+
+    def _check_count(self, keys: int, entries: int) -> None:
+        if keys > self.max_keys or keys < entries:
+            raise StateFault(f"Keyed: expected at most {self.max_keys} keys, each once, found {entries}")
 
     def open(self, writable: bool) -> None:
         """Whether writes are allowed from now on: by the engine, around the update stage."""
@@ -269,11 +308,21 @@ class Keyed(MutableMapping[Key, Value]):
         slab, at = divmod(place, self._per_slab)
         return self._entries[slab][at]
 
-    def _key_of(self, entry: Any) -> Key:
-        raw: bytes = entry["key"].tobytes()[: int(entry["key_bytes"])]
+    def _keys_of(self, entries: npt.NDArray[Any]) -> list[Key]:
+        """The keys of entries in use. Raises StateFault for one that is no text."""
+        names: bytes = entries["key"].tobytes()
         if self._keys is int:
-            return int.from_bytes(raw, "little", signed=True)
-        return raw.decode() if self._keys is str else raw
+            integers: list[Key] = np.frombuffer(names, dtype="<i8").tolist()
+            return integers
+        size = self._key_bytes
+        ends = enumerate(entries["key_bytes"].tolist())
+        parts: list[Key] = [names[at * size : at * size + nbytes] for at, nbytes in ends]
+        if self._keys is bytes:
+            return parts
+        try:
+            return [str(part, "utf-8") for part in parts if isinstance(part, bytes)]
+        except UnicodeDecodeError:
+            raise StateFault("Keyed: a key is no text") from None
 
     def _value(self, place: int) -> Value:
         slab, at = divmod(place, self._per_slab)

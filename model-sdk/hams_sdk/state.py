@@ -296,7 +296,7 @@ class State:
                 )  # copies; holders in general may keep what they are given
                 if not _aliases(holder, data):
                     continue
-            in_place = isinstance(holder, np.ndarray) or is_tensor(holder)
+            in_place = isinstance(holder, np.ndarray | Keyed) or is_tensor(holder)
             value = tree.decode(header["trees"][name], view if in_place else own)
             if isinstance(holder, Opaque):
                 holder.set(value)

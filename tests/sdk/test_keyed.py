@@ -125,6 +125,52 @@ def test_a_promoted_backup_evicts_the_same_keys() -> None:
         assert list(keyed) == [b"c", b"a", b"d"]
 
 
+@pytest.mark.parametrize("keys", [str, int, bytes])
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_a_load_over_any_other_version_is_that_of_a_fresh_mapping(keys: Any, seed: int) -> None:
+    random = Random(seed)
+    options: dict[str, Any] = {
+        "row": np.dtype((np.float32, (random.choice((2, 20_000)),))),
+        "keys": keys,
+        "max_keys": random.randrange(1, 60),
+        "evict": "lru",
+    }
+    primary, follower = Keyed(**options), Keyed(**options)
+    images: list[tuple[memoryview, list[Any]]] = []
+
+    def step(keyed: Keyed, number: int) -> None:
+        name: Any = number if keys is int else f"ü{number}" if keys is str else f"ü{number}".encode()
+        if number % 5 == 0 and name in keyed:
+            del keyed[name]
+        elif number % 7 == 0 and name in keyed:
+            keyed.touch(name)
+        else:
+            keyed[name] = np.full(options["row"].shape, number, dtype=np.float32)
+
+    state = opened(primary)
+    for _ in range(6):
+        for _ in range(random.randrange(20)):
+            step(primary, random.randrange(100))
+        images.append((memoryview(bytearray(whole(state))), list(primary)))
+    other = opened(follower)
+    for _ in range(8):
+        image, names = images[random.randrange(len(images))]
+        other.load(image)
+        other.open(True)
+        assert whole(other) == bytes(image)
+        assert list(follower) == names
+        fresh = Keyed(**options)
+        third = opened(fresh)
+        third.load(image)
+        third.open(True)
+        for number in [random.randrange(100) for _ in range(random.randrange(12))]:
+            step(follower, number)
+            step(fresh, number)
+        assert list(follower) == list(fresh)
+        assert whole(other) == whole(third), "free places and evicted keys are the same"
+
+
 def test_writes_outside_the_update_stage_raise() -> None:
     keyed = Keyed(row=PAIR, keys=str, max_keys=3)
     keyed["a"] = [1, 2]
