@@ -4,11 +4,13 @@
 was written last, side by side: so a batch that writes k keys changes about k chunks of the state, and the
 mapping, through which every write goes, knows which without a comparison. What is found by key and what is
 free follows from the entries; so does whom the eviction takes, and a promoted backup evicts the same keys.
+A load looks at the entries that differ. Their order by age is made when it is asked for: requests wait for a
+load.
 """
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +22,9 @@ from hams_sdk.limits import KEY_BYTES_MAX, KEYED_ROW_BYTES_MAX, KEYED_ROWS_MAX, 
 Key = str | int | bytes
 Value = Any
 """An array or scalar that fits the row, or bytes."""
+
+Times = npt.NDArray[np.uint64]
+"""When entries were written, by the clock of the mapping."""
 
 Default = TypeVar("Default")
 
@@ -68,7 +73,8 @@ class Keyed(MutableMapping[Key, Value]):
         self._clock = np.zeros(1, dtype=np.uint64)
         self._slabs: list[npt.NDArray[np.uint8]] = []
         self._entries: list[npt.NDArray[Any]] = []
-        self._places: OrderedDict[Key, int] = OrderedDict()
+        self._places: dict[Key, int] = {}
+        self._ages = _Ages(self._written, self._written_at)
         self._free: list[int] = []
         self.dirty: set[int] | None = None
 
@@ -110,7 +116,9 @@ class Keyed(MutableMapping[Key, Value]):
         self._free_entry(self._places.pop(self._checked(key)))
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._places)
+        names = list(self._places)
+        places = np.fromiter(self._places.values(), dtype=np.int64, count=len(names))
+        return iter([names[at] for at in np.argsort(self._written()[places]).tolist()])
 
     def __len__(self) -> int:
         return len(self._places)
@@ -129,7 +137,7 @@ class Keyed(MutableMapping[Key, Value]):
         """Make a key the newest, as if it had been written. Raises KeyError."""
         self._may_write()
         name = self._checked(key)
-        self._stamp(name, self._places[name])
+        self._stamp(self._places[name])
 
     # -- many at once ----------------------------------------------------------------------------------------
 
@@ -183,61 +191,58 @@ class Keyed(MutableMapping[Key, Value]):
                 raise StateFault(
                     f"Keyed: expected slabs of {self._per_slab} entries, found {slab.nbytes} bytes"
                 )
-        if not self._goes_on_to(slabs):
+        if self._places:
+            self._differs_by(slabs)
+        else:
             self._begin_with([slab.copy() for slab in slabs])
         self.dirty = None
         self._clock[:] = clock
-        free = [np.flatnonzero(entries["written"] == 0) for entries in self._entries]
-        places = [number * self._per_slab + at for number, at in enumerate(free)]
-        self._free = np.concatenate(places).tolist() if places else []
+        self._ages.forget()
+        self._free = np.flatnonzero(self._written() == 0).tolist()
 
     def _begin_with(self, slabs: list[npt.NDArray[np.uint8]]) -> None:
         """Make these the slabs, and the index anew. Raises StateFault, with nothing changed."""
         entries = [slab.view(self._entry) for slab in slabs]
         every = np.concatenate(entries) if entries else np.zeros(0, dtype=self._entry)
         used = np.flatnonzero(every["written"])
-        order = used[np.argsort(every["written"][used], kind="stable")]
-        places = OrderedDict(zip(self._keys_of(every[order]), order.tolist(), strict=True))
-        self._check_count(len(places), len(order))
+        places = dict(zip(self._keys_of(every[used]), used.tolist(), strict=True))
+        self._check_count(len(places), len(used))
         self._slabs, self._entries, self._places = slabs, entries, places
 
-    def _goes_on_to(self, slabs: Sequence[npt.NDArray[np.uint8]]) -> bool:
-        """Take over slabs that differ from these by what was written later, as those of a backup do that
-        becomes primary: only what differs is looked at. False if they do not, and then nothing was changed.
-        Raises StateFault, with nothing changed."""
-        if not self._places or len(slabs) < len(self._slabs):
-            return False
+    def _differs_by(self, slabs: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Take over slabs, of which most entries are those that are here. Raises StateFault, with nothing
+        changed."""
+        rows = (self._per_slab, self._entry.itemsize)
         nothing: npt.NDArray[np.uint8] = np.zeros(self._per_slab * self._entry.itemsize, dtype=np.uint8)
-        there = [*self._slabs, *[nothing] * (len(slabs) - len(self._slabs))]
-        numbers = [number for number, slab in enumerate(slabs) if not np.array_equal(slab, there[number])]
+        number_max = max(len(slabs), len(self._slabs))
+        there = [*self._slabs, *[nothing] * (number_max - len(self._slabs))]
+        wanted = [*slabs, *[nothing] * (number_max - len(slabs))]
         gone: list[Key] = []
-        came: list[tuple[int, Key, int]] = []
-        for number in numbers:
-            new, old = slabs[number].view(self._entry), there[number].view(self._entry)
-            rows = (self._per_slab, self._entry.itemsize)
-            at = np.flatnonzero((slabs[number].reshape(rows) != there[number].reshape(rows)).any(axis=1))
-            gone += self._keys_of(old[at[old["written"][at] > 0]])
-            at = at[new["written"][at] > 0]
-            written = new["written"][at].tolist()
-            came += zip(written, self._keys_of(new[at]), (number * self._per_slab + at).tolist(), strict=True)
-        came.sort(key=lambda item: item[0])
-        if came and came[0][0] <= int(self._clock[0]):
-            return False
-        left, keys = set(gone), {key for _, key, _ in came}
+        came: list[Key] = []
+        places: list[int] = []
+        for number, (old, new) in enumerate(zip(there, wanted, strict=True)):
+            if np.array_equal(old, new):
+                continue
+            at = np.flatnonzero((old.reshape(rows) != new.reshape(rows)).any(axis=1))
+            before, after = old.view(self._entry)[at], new.view(self._entry)[at]
+            gone += self._keys_of(before[before["written"] > 0])
+            used = after["written"] > 0
+            came += self._keys_of(after[used])
+            places += (number * self._per_slab + at[used]).tolist()
+        left, keys = set(gone), set(came)
         if len(keys) < len(came) or any(key in self._places and key not in left for key in keys):
             raise StateFault("Keyed: expected each key once")
         count = len(self._places) - len(gone) + len(came)
         self._check_count(count, count)
-        for number in numbers:
-            if number < len(self._slabs):
-                np.copyto(self._slabs[number], slabs[number])
+        for key in gone:
+            del self._places[key]
+        self._places.update(zip(came, places, strict=True))
+        del self._slabs[len(slabs) :], self._entries[len(slabs) :]
+        for mine, slab in zip(self._slabs, slabs, strict=False):
+            np.copyto(mine, slab)
         for slab in slabs[len(self._slabs) :]:
             self._slabs.append(slab.copy())
             self._entries.append(self._slabs[-1].view(self._entry))
-        for key in gone:
-            del self._places[key]
-        self._places.update((key, place) for _, key, place in came)
-        return True
 
     def _check_count(self, keys: int, entries: int) -> None:
         if keys > self.max_keys or keys < entries:
@@ -268,7 +273,9 @@ class Keyed(MutableMapping[Key, Value]):
             if len(self._places) >= self.max_keys:
                 if not self._evicts:
                     raise KeyedFull(self._full())
-                _, oldest = self._places.popitem(last=False)
+                oldest = self._ages.oldest()
+                slab, at = divmod(oldest, self._per_slab)
+                del self._places[self._keys_of(self._entries[slab][at : at + 1])[0]]
                 self._free_entry(oldest)
             place = self._places[name] = self._take()
             entry = self._entry_at(place)
@@ -276,12 +283,12 @@ class Keyed(MutableMapping[Key, Value]):
             entry["key_bytes"], entry["key"] = len(raw), np.void(raw.ljust(self._key_bytes, b"\0"))
         entry = self._entry_at(place)
         entry["row"], entry["row_bytes"] = content, nbytes
-        self._stamp(name, place)
+        self._stamp(place)
 
-    def _stamp(self, name: Key, place: int) -> None:
+    def _stamp(self, place: int) -> None:
         self._clock += np.uint64(1)
         self._entry_at(place)["written"] = self._clock[0]
-        self._places.move_to_end(name)
+        self._ages.wrote(place)
         self._mark(place)
 
     def _take(self) -> int:
@@ -298,11 +305,19 @@ class Keyed(MutableMapping[Key, Value]):
         size = self._entry.itemsize
         self._slabs[slab][at * size : (at + 1) * size] = 0
         heapq.heappush(self._free, place)
+        self._ages.freed(place)
         self._mark(place)
 
     def _mark(self, place: int) -> None:
         if self.dirty is not None:
             self.dirty.add(place)
+
+    def _written(self) -> Times:
+        parts = [entries["written"] for entries in self._entries]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
+
+    def _written_at(self, place: int) -> int:
+        return int(self._entry_at(place)["written"])
 
     def _entry_at(self, place: int) -> Any:
         slab, at = divmod(place, self._per_slab)
@@ -384,6 +399,49 @@ class Keyed(MutableMapping[Key, Value]):
 
     def _full(self) -> str:
         return f"expected at most {self.max_keys} keys (max_keys), found one more; evict='lru' makes room"
+
+
+class _Ages:
+    """Which entry was written longest ago: places sorted by age when that was first asked for after a load,
+    and behind them those that were written since."""
+
+    def __init__(self, written: Callable[[], Times], written_at: Callable[[int], int]) -> None:
+        """When each entry was written, and one of them; 0: it is free."""
+        self._written = written
+        self._written_at = written_at
+        self._sorted: npt.NDArray[np.int64] | None = np.zeros(0, dtype=np.int64)
+        self._next = 0
+        self._newest = 0
+        self._since: OrderedDict[int, None] = OrderedDict()
+
+    def forget(self) -> None:
+        """Any entry may have changed."""
+        self._sorted = None
+        self._since.clear()
+
+    def wrote(self, place: int) -> None:
+        """This one is the newest."""
+        if self._sorted is not None:
+            self._since[place] = None
+            self._since.move_to_end(place)
+
+    def freed(self, place: int) -> None:
+        """This one is not in use any more."""
+        self._since.pop(place, None)
+
+    def oldest(self) -> int:
+        """The one in use that was written longest ago. Raises StopIteration if none is."""
+        if self._sorted is None:
+            times = self._written()
+            used = np.flatnonzero(times)
+            self._sorted, self._next = used[np.argsort(times[used], kind="stable")], 0
+            self._newest = int(times.max(initial=0))
+        while self._next < len(self._sorted):
+            place = int(self._sorted[self._next])
+            if 0 < self._written_at(place) <= self._newest:
+                return place
+            self._next += 1  # written since, or freed
+        return next(iter(self._since))
 
 
 def _raw(name: Key) -> bytes:
