@@ -81,7 +81,7 @@ def outcome_from(spec: Spec, text: str) -> HistoryOutcome:
     )
 
 
-HISTORIES_PER_COLLECTION = 10
+HISTORIES_PER_COLLECTION = 30
 """A history is a few megabytes of small objects in cycles: collecting between histories is a fifth faster
 than within."""
 

@@ -1,5 +1,6 @@
 """Several simulating processes, fed one history at a time."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -36,10 +37,19 @@ class Worker:
 
     def run(self, spec: Spec, mutant: str = "") -> HistoryOutcome:
         """Run one history."""
+        self.begin(spec, mutant)
+        return self.outcome(spec)
+
+    def begin(self, spec: Spec, mutant: str = "") -> None:
+        """Have one history run, behind those begun before."""
         assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `outcome` says that it died
+            self._process.stdin.write(spec_to(spec, mutant) + "\n")
+            self._process.stdin.flush()
+
+    def outcome(self, spec: Spec) -> HistoryOutcome:
+        """What came of `spec`, the oldest begun. Raises WorkerDied."""
         assert self._process.stdout is not None
-        self._process.stdin.write(spec_to(spec, mutant) + "\n")
-        self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise WorkerDied(f"the process that ran `{spec.command()}` ended with {self._process.wait()}")
@@ -62,13 +72,18 @@ def run_all(
 
     def serve() -> None:
         worker = Worker(sources=bool(mutant))
+        running: Spec | None = None
         try:
-            while not done.is_set():
+            while True:
                 with lock:
-                    spec = next(waiting, None)
+                    spec = None if done.is_set() else next(waiting, None)
+                if spec is not None:
+                    worker.begin(spec, mutant)  # so that it need not wait for what is done with the last one
+                if running is not None:
+                    outcomes.put(worker.outcome(running))
                 if spec is None:
                     break
-                outcomes.put(worker.run(spec, mutant))
+                running = spec
         except WorkerDied as error:
             outcomes.put(error)
         finally:
