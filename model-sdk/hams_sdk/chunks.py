@@ -52,15 +52,6 @@ class Table:
         """Bytes of a chunk."""
         return min(self.chunk_nbytes, self.nbytes - index * self.chunk_nbytes)
 
-    def same(self, other: "Table") -> bool:
-        """Whether both are images of the same bytes."""
-        if (self.nbytes, self.chunk_nbytes) != (other.nbytes, other.chunk_nbytes):
-            return False
-        return all(
-            mine == theirs or equal(mine, theirs, self.size(index))
-            for index, (mine, theirs) in enumerate(zip(self.addresses, other.addresses, strict=True))
-        )
-
     def whole(self) -> memoryview:
         """The image in one piece: in place if its chunks lie side by side, else a copy."""
         first = self.addresses[0] if self.addresses else 0

@@ -186,7 +186,7 @@ class Engine:
         self._returned_forks = mmap.mmap(-1, 1)
         self.state = State(None)
         self._table: chunks.Table | None = None
-        self._written = False
+        self._has_run = True
 
     @property
     def fork_returned(self) -> bool:
@@ -227,6 +227,7 @@ class Engine:
         return result
 
     def _result(self, units: Sequence[UnitInput], boundary: _Boundary) -> RunResult:
+        self._has_run = True  # even outside of its update stage it may have written
         try:
             outputs = self._execute(self._batch(units), boundary)
         except Abandoned:
@@ -245,8 +246,6 @@ class Engine:
                 place=place_of(error) or self._run_place,
             )
         finally:
-            if boundary.entered:
-                self._written = True
             boundary.leave()
             if boundary.entered:
                 self._mark = cuda.mark()
@@ -357,7 +356,6 @@ class Engine:
                 addresses[first : first + length] = [at + index * chunk_nbytes for index in range(length)]
                 at += length * chunk_nbytes
             self._table = chunks.Table(number, report.nbytes, chunk_nbytes, addresses)
-            self._written = False
         return report
 
     def load(self, data: memoryview) -> None:
@@ -374,23 +372,23 @@ class Engine:
             raise StateFault(f"expected a load over the newest table, found one over table {number}")
         return newest
 
-    def load_table(self, table: chunks.Table, changed: Sequence[int] | None = None) -> bool:
-        """Make the state that of a table, which is the newest then; whether anything was written: not if the
-        state has these very bytes already. `changed`: the chunks in which the table differs from the one that
-        was the newest. Raises StateFault and what holders raise."""
+    def load_table(
+        self, table: chunks.Table, base: chunks.Table | None = None, changed: Sequence[int] = ()
+    ) -> bool:
+        """Make the state that of a table, which is the newest then; whether anything was written. `changed`:
+        the chunks in which the table differs from `base`, the newest. Nothing else is written, if that was
+        loaded and nothing has run since. Raises StateFault and what holders raise."""
         with self._lock:
             newest, self._table = self._table, None
-            clean = newest is not None and not self._written
-            holds = clean and (
-                not changed if changed is not None else newest is not None and newest.same(table)
-            )
+            clean = base is not None and newest is base and not self._has_run
+            holds = clean and not changed
             if not holds:
-                differs = changed if clean and changed is not None else range(len(table.addresses))
+                differs = changed if clean else range(len(table.addresses))
                 if not self.state.load_changed(table, differs):
                     self.state.load(table.whole())
                 self._mark = cuda.mark()
             self.state.loaded()
-            self._table, self._written = table, False
+            self._table, self._has_run = table, False
         return not holds
 
     def _batch(self, units: Sequence[UnitInput]) -> Batch:

@@ -361,7 +361,7 @@ class _Runs:
     def _load(self, frame: dict[str, Any]) -> None:
         started = time.perf_counter()
         try:
-            changed = None
+            base, changed = None, []
             if "changed" in frame:
                 changed = [at for first, length in frame["changed"] for at in range(first, first + length)]
                 base = self._engine.table(frame["base"])
@@ -370,7 +370,7 @@ class _Runs:
                 )
             else:
                 table = self._regions.table(frame["number"], frame["places"], self._chunk_nbytes)
-            self._engine.load_table(table, changed)
+            self._engine.load_table(table, base, changed)
         except Exception as error:
             if isinstance(error, ContractBroken):
                 raise

@@ -79,7 +79,6 @@ class State:
         self._tracked: dict[str, Keyed | None] = {}
         self._places: dict[str, int] = {}
         self._planned: dict[str, int] = {}
-        self._owners: list[Any] = []
         self._unchecked = 0
         for name, holder in self._holders.items():
             _check_holder(name, holder)
@@ -201,11 +200,10 @@ class State:
         StateFault."""
         writer = tree.Writer()
         trees: dict[str, Any] = {}
-        self._tracked, self._owners = {}, []
+        self._tracked = {}
         for name, holder in self._holders.items():
             first = len(writer.leaves)
             trees[name] = writer.encode(_read(holder), name)
-            self._owners += [holder] * (len(writer.leaves) - first)
             if name in self._constants:
                 self._tracked.update(dict.fromkeys(path for path, _ in writer.leaves[first:]))
             elif isinstance(holder, Keyed):
@@ -312,13 +310,18 @@ class State:
 
     def load_changed(self, image: chunks.Table, changed: Sequence[int]) -> bool:
         """As `load`, of an image of which the state has all chunks but `changed`. False if they cannot be
-        written alone: then nothing was, and the image is to be loaded whole. Raises StateFault."""
-        head, placed, leaves, total = self._plan()
+        written alone: then nothing was, and the image is to be loaded whole."""
+        if not all(patch.takes_bytes(holder) for holder in self._holders.values()):
+            return False
+        try:
+            head, placed, leaves, total = self._plan()
+        except StateFault:  # what a failed batch has left cannot be captured; what is loaded can
+            return False
         if total != image.nbytes:
             return False
         held = [
-            patch.Leaf(len(head) + place[3], len(head) + place[3] + place[4], leaf, owner)
-            for place, leaf, owner in zip(placed, leaves, self._owners, strict=True)
+            patch.Leaf(len(head) + place[3], len(head) + place[3] + place[4], leaf)
+            for place, leaf in zip(placed, leaves, strict=True)
             if place[4]
         ]
         if not patch.write(image, changed, head, sorted(held, key=lambda leaf: leaf.begin)):

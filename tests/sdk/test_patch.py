@@ -135,6 +135,17 @@ class Copies:
         self.content = content["it"]
 
 
+class Heard(np.ndarray):
+    """An array that may hear of writes."""
+
+
+class Restoring(torch.optim.SGD):
+    """An optimizer that does something of its own when it is loaded."""
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+
+
 def keyed() -> Keyed:
     rows = Keyed(row=np.dtype("f8"), keys=int, max_keys=500)
     for key in range(400):
@@ -142,7 +153,19 @@ def keyed() -> Keyed:
     return rows
 
 
-def _learn(optimizer: Any) -> None:
+def shows_copies() -> Any:
+    module = torch.nn.Linear(9, 9)
+    own = module.state_dict
+    module.state_dict = lambda: {name: value.clone() for name, value in own().items()}  # type: ignore
+    return module
+
+
+def one_rate_for_two() -> Any:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(9))]} for _ in range(2)]
+    return torch.optim.Adam(groups, lr=torch.tensor(0.01))
+
+
+def learn(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.ones_like(parameter)
@@ -154,14 +177,32 @@ def _learn(optimizer: Any) -> None:
     [
         (Derived(), lambda holder: holder.weight.data.add_(1)),
         (Copies(), lambda holder: holder.content.__iadd__(1)),
+        (shows_copies(), lambda holder: holder.weight.data.add_(1)),
         (keyed(), lambda holder: holder.__setitem__(7, 0.5)),
         (np.zeros((70, 70))[:, ::2], lambda holder: holder.__iadd__(1)),
-        (torch.optim.Adam([torch.nn.Parameter(torch.zeros(9))]), _learn),
+        (np.zeros(900).view(Heard), lambda holder: holder.__iadd__(1)),
+        (torch.zeros(900).as_subclass(type("Own", (torch.Tensor,), {})), lambda holder: holder.add_(1)),
+        (torch.optim.Adam([torch.nn.Parameter(torch.zeros(9))]), learn),
+        (Restoring([torch.nn.Parameter(torch.zeros(9))], momentum=0.9), learn),
+        (one_rate_for_two(), lambda holder: holder.param_groups[0]["lr"].fill_(0.5)),
+        (Opaque(lambda: b"x", lambda _: None), lambda _: None),
     ],
-    ids=["hooks", "copies", "keyed", "strides", "what-was-not-there"],
+    ids=[
+        "hooks",
+        "copies",
+        "copies of a module",
+        "keyed",
+        "strides",
+        "array of its own kind",
+        "tensor of its own kind",
+        "what was not there",
+        "sets itself",
+        "one tensor twice",
+        "opaque",
+    ],
 )
 def test_what_has_to_be_loaded_whole_is_left_alone(holder: Any, write: Callable[[Any], object]) -> None:
-    state = State({"it": holder})
+    state = State({"it": holder, "beside": np.zeros(2000)})
     before = Image(state)
     state.open(True)
     write(holder)
@@ -170,19 +211,38 @@ def test_what_has_to_be_loaded_whole_is_left_alone(holder: Any, write: Callable[
     assert bytes(Image(state).memory) == bytes(now.memory), "nothing was written"
 
 
-def test_opaque_bytes_are_loaded_whole_when_they_differ_and_do_no_harm_when_not() -> None:
-    value, array = [b"x" * 3000], np.zeros(3000)
-    state = State(
-        {"array": array, "opaque": Opaque(lambda: value[0], lambda data: value.__setitem__(0, data))}
-    )
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_an_optimizer_whose_tensors_a_load_casts_gets_no_bytes_of_another_type(dtype: Any) -> None:
+    def made() -> tuple[dict[str, Any], Callable[[], None]]:
+        torch.manual_seed(3)
+        net = torch.nn.Linear(30, 30).to(dtype)
+        optimizer = torch.optim.NAdam(net.parameters())
+
+        def step() -> None:
+            optimizer.zero_grad()
+            net(torch.randn(4, 30).to(dtype)).square().sum().backward()
+            optimizer.step()
+
+        step()
+        return {"net": net, "optimizer": optimizer}, step
+
+    holders, step = made()
+    first = Image(State(holders))
+    step()
+    second = Image(State(holders))
+    state = State(made()[0])
+    state.load(memoryview(first.memory))
+    assert not state.load_changed(second.table, second.differs_from(first))
+
+
+def test_what_cannot_be_captured_is_loaded() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(9))], lr=0.5)
+    state = State({"optimizer": optimizer})
     before = Image(state)
-    array[10] = 1
-    after = Image(state)
-    assert state.load_changed(before.table, before.differs_from(after))
-    assert array[10] == 0
-    value[0] = b"y" * 3000
-    assert not state.load_changed(before.table, before.differs_from(Image(state)))
-    assert value[0] == b"y" * 3000
+    optimizer.param_groups[0]["lr"] = object()
+    assert not state.load_changed(before.table, range(len(before.table.addresses)))
+    state.load(memoryview(before.memory))
+    assert optimizer.param_groups[0]["lr"] == 0.5
 
 
 def test_a_load_that_does_not_fit_the_table_before_is_refused_by_a_sentence() -> None:

@@ -107,6 +107,7 @@ class Images:
         session.tables += 1
         session.capturing = session.tables
         session.continues = not session.loads_sent
+        session.loads_alone = session.loads_alone and session.continues
         base = self._base_of(session)
         body = {
             "version": session.captures[0],
@@ -243,6 +244,7 @@ class Images:
             session.loaded = session.tables
             base, session.base = session.base, None
             session.continues = False
+            session.loads_alone = not session.captures
             if session.protocol < CHUNKED:
                 assert isinstance(image, Buffer)
                 session.run.send(frames.LOAD, {"token": effect.token, "image": self._place(image)})
@@ -276,8 +278,10 @@ class Images:
         effect, image = session.loads.popleft()
         session.loads_sent -= 1
         self.load_s = seconds
-        if not self._delta or session.loads_sent or count(effect.state.nbytes) > sidecar_limits.chunks_max:
+        if not self._delta or count(effect.state.nbytes) > sidecar_limits.chunks_max:
             return
+        if session.loads_sent or not session.loads_alone:
+            return  # what the model was told of last is another image
         if isinstance(effect.state, ChunkTable):
             births = effect.state.births
             table = effect.state if isinstance(image, ChunkTable) else ChunkTable.cut(image, NEWEST)

@@ -90,6 +90,8 @@ class Session:
         """States to load, in order; those that came during a batch wait for its end."""
         self.loads_sent = 0
         """How many of them, from the first on, the model has been told of."""
+        self.loads_alone = False
+        """No capture has been under way since the newest load was sent."""
         self.pings = 0
         self.pinged: float | None = None
         """Loop time of the ping that has not been answered yet."""

@@ -241,3 +241,29 @@ class Table(hams_sdk.Model):
                 self.table[int(place)] += value
                 self.journal.append(value)
         return {"y": batch["x"]}
+
+
+class SlowTable(Table):
+    """Its load takes a while."""
+
+    def unpack(self, data: bytes) -> None:
+        time.sleep(0.6)
+        super().unpack(data)
+
+
+class Rows(hams_sdk.Model):
+    """Stateful: a megabyte and a half of plain rows. A row that begins with 7 fails once it is written."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.rows = np.zeros((1 << 17) + 3, dtype=np.float32)
+        self.sums = np.zeros(1 << 17)
+        return {"rows": self.rows, "sums": self.sums}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            for place, value in batch["x"].tolist():
+                self.rows[int(place)] += value
+                self.sums[int(place) // 2] += value
+                if int(place) == 7:
+                    raise ValueError("seven")
+        return {"y": batch["x"]}

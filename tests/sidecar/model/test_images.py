@@ -1,9 +1,12 @@
 """States that travel between a link and a real model as chunks: what is captured, shared, loaded."""
 
 import asyncio
+import contextlib
+import gc
 import json
 import struct
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from tests.sidecar.model.conftest import one_operator
 from hams_protocol.effects import Capture, LoadState, StartBatch
 from hams_protocol.events import BatchFailed, Captured, Loaded, ModelDied, ModelReady
 from hams_sidecar import limits
-from hams_sidecar.arena import Arena
+from hams_sidecar.arena import Arena, ArenaFull
 from hams_sidecar.chunks import ChunkTable, Difference
 from hams_sidecar.model.link import ModelLink
 from hams_sidecar.payload import TensorPayload, image
@@ -111,6 +114,65 @@ async def test_delta_off_captures_whole_images(hosts: Any) -> None:
     assert isinstance(state, TensorPayload)
     assert state.born_after(0) is None
     assert host.link.stats().captured.compared_nbytes == 0
+
+
+async def test_memory_that_is_received_where_a_capture_lay_is_loaded_all_the_same(hosts: Any) -> None:
+    host = await hosts(stateful=True, delta=False, states_nbytes=16 << 20)
+    ready = await host.ready("Table")
+    at, first = ready.state.buffer.offset, bytearray(ready.state.buffer.view)
+    del ready
+    gc.collect()
+    first[-400] ^= 1
+    received = image(host.states, bytes(first))
+    assert received.buffer.offset == at, "nobody holds what was captured"
+    await host.load(received, token=1)
+    host.link.perform(Capture(1))
+    assert bytes((await host.next(Captured)).state.buffer.view) == bytes(first)
+
+
+async def test_a_capture_that_is_sent_while_a_load_is_under_way_leaves_no_base(hosts: Any) -> None:
+    host = await hosts(stateful=True, states_nbytes=16 << 20)
+    await host.ready("SlowTable")
+    await host.run(host.x((1000, 1.0)))
+    first = await host.capture(1)
+    await host.run(host.x((50_000, 1.0)))
+    filled = []
+    for size in (1 << 20, 1 << 18, 1 << 16, 1 << 12, 64):
+        with contextlib.suppress(ArenaFull):
+            while True:
+                filled.append(host.states.allocate(size, urgent=True))
+    host.link.perform(Capture(2))  # waits for room
+    host.link.perform(LoadState(7, first))
+    assert host.link._sessions.current.loads_sent == 1
+    filled.clear()
+    assert {type(await host.events.get()) for _ in range(2)} == {Captured, Loaded}
+    host.link.perform(LoadState(8, first))
+    assert not (await host.next(Loaded)).defect
+    assert image_of(await host.capture(3)) == image_of(first)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_ran_and_failed_a_load_leaves_what_was_captured(hosts: Any, seed: int) -> None:
+    random = Random(seed)
+    host = await hosts(stateful=True, states_nbytes=48 << 20)
+    states = [(await host.ready("Rows")).state]
+    version = token = 0
+    for _ in range(40):
+        if random.random() < 0.5:
+            place = random.choice((7, 8, 9000, 60_000, 120_000))
+            host.begin(host.x((place, random.choice((1.0, 2.0)))))
+            await host.enter()
+            failed = isinstance(await host.events.get(), BatchFailed)
+            assert failed is (place == 7)
+            if not failed:
+                version += 1
+                states = [*states[-4:], await host.capture(version)]
+        for _ in range(random.randrange(3)):
+            state = random.choice(states)
+            token += 1
+            await host.load(state, token=token)
+            version += 1
+            assert image_of(await host.capture(version)) == image_of(state)
 
 
 class OldModel:
