@@ -48,7 +48,8 @@ class Deadlines:
         if due < self._dues.get(request, FOREVER):
             self._dues[request] = due
             for fed in self._fed.get(request, ()):
-                self._ends_by(fed, due)
+                if fed in self._dues:  # else it is complete already
+                    self._ends_by(fed, due)
 
     def due(self, request: RequestId) -> float:
         """When its client stops waiting; `FOREVER` if no message of it named a budget."""

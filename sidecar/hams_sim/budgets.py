@@ -40,6 +40,9 @@ tolerance_s = 2 * core.budget_grain_s
 shed_early_max_s = 1.0
 """No policy may take less than this for too little: batches of a simulated model take some milliseconds."""
 
+lost_max_s = 0.02
+"""What may be missing of a budget that is told, in seconds."""
+
 
 class KnownEnds:
     """The ends of budgets that one instance was told: by tokens, of which the earliest counts, and of
@@ -48,11 +51,12 @@ class KnownEnds:
     `arrived`: when the first token of a request came; `rest_s`: the longest time from there to a reply, of
     those that it was told."""
 
-    __slots__ = ("arrived", "by_records", "by_tokens", "injected", "rest_s")
+    __slots__ = ("arrived", "by_records", "by_tokens", "earliest", "injected", "rest_s")
 
     def __init__(self) -> None:
         self.by_tokens: dict[RequestId, float] = {}
         self.by_records: dict[RequestId, float] = {}
+        self.earliest: dict[RequestId, float] = {}
         self.injected: dict[tuple[RequestId, int], float] = {}
         self.arrived: dict[RequestId, float] = {}
         self.rest_s = 0.0
@@ -74,6 +78,7 @@ class Budgets:
             token, known_ends = message.token, self._of(node)
             due = self._end_of(token.meta.budget_s)
             known_ends.by_tokens[token.request] = min(due, known_ends.by_tokens.get(token.request, due))
+            known_ends.earliest[token.request] = min(due, known_ends.earliest.get(token.request, due))
             known_ends.arrived.setdefault(token.request, self._world.now)
         elif type(message) is Completion:
             known_ends = self._of(node)
@@ -104,6 +109,8 @@ class Budgets:
         for token, left_s in tokens:
             due = self._end_of(left_s)
             known[token.request] = max(due, known.get(token.request, due))
+            earliest = self._of(node).earliest
+            earliest[token.request] = min(due, earliest.get(token.request, due))
 
     def sent(self, node: "Node", message: Message) -> None:
         """A message leaves. Raises Broken if its budget ends later than it can, or an age is wrong."""
@@ -128,11 +135,23 @@ class Budgets:
         return known_ends.by_records.get(token.request) if known is None else known
 
     def _ends_in_time(self, node: "Node", token: Token, left_s: float, known: float | None) -> None:
+        self._is_not_lost(node, token, left_s)
         if known is None or 0.0 < left_s <= core.hop_budget_min_s + tolerance_s:
             return
         grown_s = self._end_of(left_s) - known
         if grown_s > tolerance_s:
             self._grew(node, token, left_s, grown_s)
+
+    def _is_not_lost(self, node: "Node", token: Token, left_s: float) -> None:
+        """Raises Broken if an open request's budget ends earlier than anybody has told this instance."""
+        due = self._of(node).earliest.get(token.request, FOREVER)
+        if token.source == FRONTEND or due == FOREVER or token.request in node.machine.knowledge.completed:
+            return
+        lost_s = due - self._world.now - left_s
+        if left_s > 0.0 and lost_s > lost_max_s:
+            raise Broken(
+                "budget", f"{node.id} tells {left_s:.4f} s of {token.request}, {lost_s:.4f} s too few"
+            )
 
     def _end_of(self, left_s: float) -> float:
         """When so much is up; never if it is 0, which means that there is no deadline."""

@@ -583,6 +583,19 @@ def apart(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def apart_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A manager's machine, with nobody else on it, is cut off."""
+    return [
+        Fault(
+            rng.uniform(0.3, 0.8),
+            "apart",
+            "leader" if rng.random() < 0.5 else "any:manager",
+            span_s=2.5,
+            amount=1.0,
+        )
+    ]
+
+
 def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Everybody waits for CPU, and some die: what refuses connections is replaced all the same."""
     names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F", "leader"]
@@ -768,6 +781,14 @@ LATE: dict[str, Scenario] = {
         "a machine returns, and its manager hears etcd before it hears others",
         CHAINS,
         apart,
+        backups=2,
+        frontends=3,
+        span_s=5.0,
+    ),
+    "apart-alone": Scenario(
+        "a machine with a manager alone returns, and hears etcd before it hears others",
+        (*CHAINS, "fan-stateless", "single"),
+        apart_alone,
         backups=2,
         frontends=3,
         span_s=5.0,

@@ -97,7 +97,7 @@ def _apart(faults: "Faults", fault: "Fault", node: Node) -> None:
     side = {node.id: node}
     for item in topology.sets:
         members = [name for name in (item.primary, *item.in_sync) if name is not None]
-        if len(members) > 1:
+        if len(members) > 1 and fault.amount != 1.0:
             name = faults.rng.choice(members)
             side[name] = world.nodes[name]
     echo_s = faults.rng.uniform(0.3, 1.2)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import test_backup as backup
 import test_batching as batching
+import test_cut_off as cut_off
 import test_deadlines as deadlines
 import test_differences as differences
 import test_failover as failover
@@ -29,6 +30,11 @@ import test_unreadable as unreadable
 import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
+    "deaf-judge-judges": cut_off.test_a_manager_that_was_cut_off_alone_hears_others_before_it_judges_them,
+    "dead-counts-as-unheard": (
+        cut_off.test_where_the_larger_machine_dies_slots_move_at_once_though_a_primary_drops_its_backups_first
+    ),
+    "doubt-renewed": cut_off.test_a_doubt_is_not_renewed_for_ever_by_a_link_that_flaps_between_two_others,
     "feedback-outlives-origin": deadlines.test_a_feedback_ends_with_its_origin_whenever_that_is_heard_of,
     "accept-old-epoch": vertex.test_a_deposed_owner_is_refused_and_told_why,
     "act-before-commit": (

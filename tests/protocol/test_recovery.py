@@ -140,6 +140,7 @@ def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patienc
 
 def test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back():
     rig = manager(P, Q, S)
+    rig.get("q-1", Heartbeat(1))
     rig.step(PeerDown("p-1", refused=False))
     asked = probes(rig)
     rig.all.clear()

@@ -55,9 +55,8 @@ class Promises:
 
     def refusal(self, meta: Meta, ahead: int, now: float) -> NotServed | None:
         """Why a request that comes now, with so many open, is not admitted; None if it is."""
-        newest, budget_s = self._newest_of(meta), meta.budget_s
-        while newest and now > newest[0].at + limits.promise_memory_s:
-            newest.popleft()
+        budget_s, answered = meta.budget_s, self._apps.get(self._app_of(meta), ())
+        newest = [answer for answer in answered if now <= answer.at + limits.promise_memory_s]
         count = len(newest)
         if budget_s <= 0.0 or count < limits.promise_samples_min:
             return None
@@ -75,9 +74,7 @@ class Promises:
 
     def _newest_of(self, meta: Meta) -> deque[AnsweredRequest]:
         """Of its application; the one that was asked for longest ago makes room."""
-        app = str(dict(meta.parameters).get(self._parameter, "")) if self._parameter else ""
-        if len(app) > limits.promise_app_chars_max:
-            app = ""
+        app = self._app_of(meta)
         newest = self._apps.get(app)
         if newest is None:
             newest = self._apps[app] = deque(maxlen=limits.promise_samples_max)
@@ -86,3 +83,7 @@ class Promises:
         else:
             self._apps.move_to_end(app)
         return newest
+
+    def _app_of(self, meta: Meta) -> str:
+        app = str(dict(meta.parameters).get(self._parameter, "")) if self._parameter else ""
+        return app if len(app) <= limits.promise_app_chars_max else ""

@@ -67,6 +67,7 @@ class Suspicions:
         self.held_at: dict[tuple[InstanceId, str, int], float] = {}
         self.ticked_at = -FOREVER
         self._doubts_until = -FOREVER
+        self._hears_nobody = False
         self._met: set[InstanceId] = set()
         self._patience = Patience()
         self._nonces = 0
@@ -92,6 +93,8 @@ class Suspicions:
         due = suspicion.asked_at + self.timeout_s
         silent_since = max(suspicion.began_at, self.answered_at.get(suspicion.instance, -FOREVER))
         judged_at = min(max(due, self.lateness.judges_at), silent_since + limits.silence_max_s)
+        if self._hears_nobody:
+            judged_at = silent_since + limits.silence_max_s
         return max(judged_at, self._doubts_until)
 
     def late(self, by_s: float) -> None:
@@ -129,6 +132,7 @@ class Suspicions:
     def expire(self) -> None:
         """Confirms what has stayed silent, probes again, and repeats the questions of the attempt."""
         now = self._ctx.now
+        self._see_who_is_heard()
         for suspicion in list(self.open.values()):
             unheard = self.answered_at.get(suspicion.instance, -FOREVER) < suspicion.asked_at
             unsettled = suspicion.confirmed_at == FOREVER or (suspicion.health is not None and unheard)
@@ -158,10 +162,25 @@ class Suspicions:
         self.open = {
             name: item for name, item in self.open.items() if name in roles and name not in topology.revoked
         }
-        if was_apart:
+        if was_apart and self._ctx.now >= self._doubts_until:
             self._doubt()
         self.ask_anew()
         self.suspect_missing()
+
+    def _see_who_is_heard(self) -> None:
+        """Who hears nobody at all, of those it has heard, was cut off itself, or nobody is left who could
+        take a role. Until it hears somebody only the longest silence counts; then it doubts itself."""
+        met = [
+            item.instance
+            for item in self._m.members.values()
+            if item.instance in self._met and item.of != "manager"
+        ]
+        hears_nobody = bool(met) and all(
+            not self.is_refused(name) and (name in self.down or self._is_mute(name)) for name in met
+        )
+        if hears_nobody != self._hears_nobody:
+            self._hears_nobody = hears_nobody
+            self._doubt()
 
     def _was_apart(self, before: set[InstanceId], after: set[InstanceId]) -> bool:
         """Whether this manager hears nobody who has a role now; or hardly anybody, and others have taken the
@@ -170,7 +189,7 @@ class Suspicions:
             return False  # it has only begun
         mute = sum(map(self._is_mute, after))
         unexpected = any(
-            name in self._met and (self.is_refused(name) or not self.is_silent(name))
+            name in self._met and name not in self.down and not self.is_silent(name)
             for name in before.difference(after)
         )
         return mute == len(after) or (unexpected and 2 * mute > len(after))

@@ -117,6 +117,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "skip-without-deps": ("F1",),
     "slot-moves-while-busy": ("planned",),
     "cut-off-judge-judges": ("apart",),
+    "deaf-judge-judges": ("apart-alone",),
     "starved-judge-judges": ("F42",),
     "suspect-without-backup": ("innocents",),
     "unreadable-is-lost": ("unreadable",),

@@ -307,7 +307,50 @@ MUTANTS: dict[str, Mutant] = {
     "cut-off-judge-judges": Mutant(
         "a manager that was cut off holds the silence of the others against them when it is back",
         "6",
-        (Edit("recovery.suspicions", "Suspicions.topology_changed", "if was_apart:", "if False:"),),
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions.topology_changed",
+                "if was_apart and self._ctx.now >= self._doubts_until:",
+                "if False:",
+            ),
+        ),
+    ),
+    "deaf-judge-judges": Mutant(
+        "a manager that hears nobody at all takes all of them for dead",
+        "6",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions._see_who_is_heard",
+                "if hears_nobody != self._hears_nobody:",
+                "if False:",
+            ),
+        ),
+    ),
+    "dead-counts-as-unheard": Mutant(
+        "a manager doubts itself because of the role of an instance whose connection had broken",
+        "6",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions._was_apart",
+                "name in self._met and name not in self.down and not self.is_silent(name)",
+                "name in self._met and not self.is_silent(name)",
+            ),
+        ),
+    ),
+    "doubt-renewed": Mutant(
+        "what others do while a manager doubts itself makes it doubt itself for longer",
+        "6",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions.topology_changed",
+                "if was_apart and self._ctx.now >= self._doubts_until:",
+                "if was_apart:",
+            ),
+        ),
     ),
     "starved-judge-judges": Mutant(
         "a manager whose own loop is late holds others' silence against them",
