@@ -7,7 +7,7 @@ tells others of one in a record, a copy or an answer. What is on disk ends when 
 instance say of a reply that it was released at another time than it was, or of an error that it took so long.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits as core
@@ -51,15 +51,22 @@ class KnownEnds:
     `arrived`: when the first token of a request came; `rest_s`: the longest time from there to a reply, of
     those that it was told."""
 
-    __slots__ = ("arrived", "by_records", "by_tokens", "earliest", "injected", "rest_s")
+    __slots__ = ("arrived", "by_records", "by_tokens", "earliest", "fresh", "injected", "rest_s")
 
     def __init__(self) -> None:
         self.by_tokens: dict[RequestId, float] = {}
         self.by_records: dict[RequestId, float] = {}
+        self.fresh: dict[RequestId, float] = {}
         self.earliest: dict[RequestId, float] = {}
         self.injected: dict[tuple[RequestId, int], float] = {}
         self.arrived: dict[RequestId, float] = {}
         self.rest_s = 0.0
+
+    def settle(self) -> None:
+        """What tokens have told is known now."""
+        for request, due in self.fresh.items():
+            self.by_tokens[request] = min(due, self.by_tokens.get(request, due))
+        self.fresh.clear()
 
 
 class Budgets:
@@ -72,12 +79,21 @@ class Budgets:
         self._replied: dict[RequestId, list[float]] = {}
         self.shed: set[tuple[str, RequestId]] = set()
 
-    def received(self, node: "Node", message: Message) -> None:
-        """A message is taken in."""
+    def received(self, node: "Node", messages: Sequence[Message]) -> None:
+        """Messages are taken in together. What answers one of them may not know yet of those behind it, so
+        an earlier end counts from the next ones on."""
+        known_ends = self._of(node)
+        known_ends.settle()
+        for message in messages:
+            self._take_in(node, message)
+        if len(messages) == 1:
+            known_ends.settle()
+
+    def _take_in(self, node: "Node", message: Message) -> None:
         if type(message) is Deliver:
             token, known_ends = message.token, self._of(node)
             due = self._end_of(token.meta.budget_s)
-            known_ends.by_tokens[token.request] = min(due, known_ends.by_tokens.get(token.request, due))
+            known_ends.fresh[token.request] = min(due, known_ends.fresh.get(token.request, due))
             known_ends.earliest[token.request] = min(due, known_ends.earliest.get(token.request, due))
             known_ends.arrived.setdefault(token.request, self._world.now)
         elif type(message) is Completion:

@@ -131,9 +131,8 @@ class SimHost:
     def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
         """What has come has arrived now: a frontend takes it in turns of its loop. And for a reader that
         follows the history."""
-        for event in events:
-            if type(event) is Received:
-                self._world.budgets.received(self._node, event.message)
+        messages = [event.message for event in events if type(event) is Received]
+        self._world.budgets.received(self._node, messages)
         trace = self._world.trace
         if trace is not None:
             for event in events[:-1]:
