@@ -71,6 +71,19 @@ def packed(parts: ProfileParts) -> bytes:
         laws = laws[: len(laws) // 2]
 
 
+def document_of(data: bytes) -> dict[str, object]:
+    """The JSON object that stored bytes hold, for a file that people can read. Raises ProfileRefused."""
+    return _inflated(data)
+
+
+def stored_bytes(document: object) -> bytes:
+    """Such an object as stored bytes; `load` says whether it is a profile. Raises ProfileRefused."""
+    try:
+        return zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 9)
+    except RecursionError:
+        raise ProfileRefused("expected a JSON object, found one that is nested too deeply") from None
+
+
 def load(data: bytes, identity: str) -> Profiles:
     """The profile in `data`. One of another identity is a prior: its classes and sizes weigh
     `FOREIGN_SAMPLES` each.
@@ -162,7 +175,7 @@ def _inflated(data: bytes) -> dict[str, object]:
     reader = zlib.decompressobj()
     try:
         text = reader.decompress(data, profile_inflated_bytes_max)
-        document = json.loads(text)
+        document = None if reader.unconsumed_tail else json.loads(text)
     except (zlib.error, ValueError, RecursionError) as error:
         raise ProfileRefused(f"expected deflated JSON, found {type(error).__name__}") from None
     if not reader.eof or not isinstance(document, dict):

@@ -4,7 +4,8 @@ whoever has learnt nothing yet reads it. So it outlives restarts and failovers.
 One key per operator, `profile_bytes_max` at most, the last writer wins. It is a hint: a policy may forget all
 of it at any time and serves on. So no compare-and-swap guards it, and it decides nothing between instances.
 What is read may be of anybody: bytes that are no profile are refused with a line in the log. An empty value
-is a person's word that all instances shall forget.
+is a person's word that all instances shall forget, and a profile behind `PROFILE_GIVEN` one that all shall
+know it in place of what they have learnt.
 """
 
 import asyncio
@@ -28,9 +29,6 @@ from hams_wire.scheduling import PolicyQueue
 
 log = logging.getLogger("hams.proxy")
 
-FORGET = b""
-"""The value of the key by which a person lets all instances forget."""
-
 
 class ProfileStore:
     """The stored profile of one operator, and the one that the present instance learns."""
@@ -40,6 +38,8 @@ class ProfileStore:
         self._operator = operator.name
         self._identity = identity_of(operator)
         self._stored: bytes | None = None
+        self._given = False
+        """A person has given what is stored, and it was not read since."""
         self._news = asyncio.Event()
         self._profiles: Profiles | None = None
         self._adopted = 0
@@ -67,8 +67,10 @@ class ProfileStore:
         """A key of the graph, as it is or as it has become."""
         if name != f"{records.PROFILES}{self._operator}" or value is None:
             return
+        # A restored etcd reports again what a person gave before: that says nothing of what was learnt since.
+        self._given = value.startswith(records.PROFILE_GIVEN) and value != self._stored
         self._stored = value
-        if self._profiles is not None and value == FORGET:
+        if self._profiles is not None and value == records.PROFILE_FORGOTTEN:
             log.info("what was learnt of the times of %s is forgotten, as a person has said", self._operator)
             self._profiles.forget()
             self._adopted, self._written = 0, (0, 0)
@@ -90,12 +92,13 @@ class ProfileStore:
             await self._read_news()
 
     async def _read_news(self) -> None:
-        """Know what is stored now, where this instance has learnt nothing itself."""
+        """Know what is stored now, where a person gave it or this instance has learnt nothing itself."""
         profiles = self._profiles
-        if profiles is None or not self._is_ignorant(profiles):
+        given, self._given = self._given, False
+        if profiles is None or not (given or self._is_ignorant(profiles)):
             return
         learnt = await asyncio.to_thread(self._decoded, self._stored)
-        if learnt is not None and profiles is self._profiles and self._is_ignorant(profiles):
+        if learnt is not None and profiles is self._profiles and (given or self._is_ignorant(profiles)):
             self._adopt(learnt, profiles)
 
     def _is_ignorant(self, profiles: Profiles) -> bool:
@@ -107,7 +110,7 @@ class ProfileStore:
         if not data or self._profiles is None:
             return None
         try:
-            return load(data, self._identity)
+            return load(data.removeprefix(records.PROFILE_GIVEN), self._identity)
         except ProfileRefused as error:
             log.warning("the stored profile of %s is passed over: %s", self._operator, error)
             return None

@@ -17,6 +17,11 @@ WARMING = "warming/"
 DRAINED = "drained/"
 TIMELINESS = "timeliness/"
 PROFILES = "profiles/"
+PROFILE_FORGOTTEN = b""
+"""The value of a profile's key by which a person has all instances forget."""
+PROFILE_GIVEN = b"!"
+"""Before a stored profile: a person has given it, in place of whatever instances have learnt. No deflated
+profile begins so."""
 RESTORED = "restored"
 """This key says, by being there, that states began from checkpoints of another run."""
 
@@ -139,7 +144,8 @@ def timeliness_key(graph_uid: str, instance: InstanceId) -> str:
 
 
 def profile_key(graph_uid: str, operator: str) -> str:
-    """What is learnt of an operator's times (`hams_schedule.stored`); empty: all of it shall be forgotten."""
+    """What is learnt of an operator's times (`hams_schedule.stored`), or a person's word about it:
+    `PROFILE_FORGOTTEN`, or `PROFILE_GIVEN` before a profile."""
     return f"{prefix_of(graph_uid)}{PROFILES}{operator}"
 
 

@@ -218,6 +218,38 @@ async def test_an_empty_value_lets_all_forget_and_what_comes_later_is_stored(gra
     assert fresh.profiles.samples == 0
 
 
+async def test_what_a_person_gives_is_known_in_place_of_what_was_learnt(graph: Graph) -> None:
+    instance = Instance(graph, "s-1")
+    store = stored(graph, instance)
+    instance.learn(300)
+    given = records.PROFILE_GIVEN + learnt_elsewhere(graph, 0.2)
+    store.on_key_changed(NAME, given)
+    instance.learn(1)
+    await store._read_news()
+    assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
+    await store._write(instance)  # type: ignore[arg-type]
+    assert instance.written == []
+    instance.learn(100)
+    store.on_key_changed(NAME, given)
+    await store._read_news()
+    assert instance.profiles.samples > 300, "an etcd that was restored tells it again"
+    fresh = Instance(graph, "s-2")
+    stored(graph, fresh, given)
+    assert chat_s(fresh.profiles) == pytest.approx(0.2, rel=0.05)
+
+
+async def test_what_a_person_gives_that_is_no_profile_changes_nothing(
+    graph: Graph, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = Instance(graph, "s-1")
+    store = stored(graph, instance)
+    instance.learn(60)
+    store.on_key_changed(NAME, records.PROFILE_GIVEN + b"nonsense")
+    await store._read_news()
+    assert instance.profiles.samples == 60
+    assert caplog.messages == ["the stored profile of s is passed over: expected deflated JSON, found error"]
+
+
 async def test_other_keys_and_a_key_that_is_gone_change_nothing(graph: Graph) -> None:
     instance = Instance(graph, "s-1")
     store = stored(graph, instance)

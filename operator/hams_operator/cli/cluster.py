@@ -4,11 +4,12 @@ Nothing here reaches a pod but through the API server, so that it works wherever
 """
 
 import asyncio
+import base64
 import inspect
 import json
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -138,7 +139,7 @@ class Cluster:
         seen = await self.find(graph)
         operators = _learning(seen, operator)
         pods = [pod.name for pod in seen.pods if pod.of in operators and pod.ready and not pod.deleting]
-        program = ["python3", "-I", "-S", "-c", inspect.getsource(in_pod_profile), "show"]
+        program = _program("show")
         pages = await asyncio.gather(*(self.run_in(pod, PROXY, program) for pod in sorted(pods)))
         reports = [decode_report(page.encode()) for page in pages if page.strip()]
         return sorted(reports, key=lambda item: (item.operator, item.instance))
@@ -147,13 +148,25 @@ class Cluster:
         """See `Runs`. One pod of each operator writes it."""
         seen = await self.find(graph)
         operators = _learning(seen, operator)
-        program = ["python3", "-I", "-S", "-c", inspect.getsource(in_pod_profile), "forget"]
         for name in operators:
-            pods = [pod.name for pod in seen.pods if pod.of == name and pod.ready and not pod.deleting]
-            if not pods:
-                complain(f"no pod of {name} is ready, so none can have the others forget")
-            await self.run_in(min(pods), PROXY, program)
+            await self.run_in(_one_pod(seen, name), PROXY, _program("forget"))
         return list(operators)
+
+    async def stored(self, graph: str | None, operator: str) -> dict[str, bytes]:
+        """See `Runs`. A pod of each operator reads it."""
+        seen = await self.find(graph)
+        values: dict[str, bytes] = {}
+        for name in _learning(seen, operator):
+            values[name] = base64.b64decode(await self.run_in(_one_pod(seen, name), PROXY, _program("read")))
+        return values
+
+    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> None:
+        """See `Runs`. A pod of each operator writes it."""
+        seen = await self.find(graph)
+        for name, data in profiles.items():
+            text = base64.b64encode(data)
+            program = _program("give", "/proc", str(len(text)))
+            await self.run_in(_one_pod(seen, name), PROXY, program, stdin=text)
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """See `Runs`. The controller tells the graph; it holds for this loss only."""
@@ -171,17 +184,26 @@ class Cluster:
         return str(name)
 
     async def run_in(
-        self, pod: str, container: str, command: list[str], may_end_container: bool = False
+        self,
+        pod: str,
+        container: str,
+        command: list[str],
+        may_end_container: bool = False,
+        stdin: bytes = b"",
     ) -> str:
         """What a command in a container writes to stdout. Raises CommandError with its stderr if it fails.
-        `may_end_container`: it may have ended the container, and so itself, after it has written."""
+        `may_end_container`: it may have ended the container, and so itself, after it has written. `stdin`:
+        what it reads there, and no end of it follows."""
         query = [
             ("container", container),
             ("stdout", "true"),
             ("stderr", "true"),
+            *([("stdin", "true")] if stdin else []),
             *(("command", argument) for argument in command),
         ]
         socket = await self.kube.socket(PODS.url(self.namespace, pod, "exec"), query)
+        if stdin:
+            await socket.send_bytes(b"\0" + stdin)
         written = {1: b"", 2: b"", 3: b""}
         async for message in socket:
             if message.type is aiohttp.WSMsgType.BINARY and message.data:
@@ -202,6 +224,19 @@ class Cluster:
             else status.get("message", "the connection ended")
         )
         complain(f"in pod {pod}: {written[2].decode('utf-8', 'replace').strip() or why}")
+
+
+def _program(*words: str) -> list[str]:
+    """The command that runs `in_pod_profile` in a pod."""
+    return ["python3", "-I", "-S", "-c", inspect.getsource(in_pod_profile), *words]
+
+
+def _one_pod(seen: ClusterGraph, operator: str) -> str:
+    """A ready pod of an operator, which reaches etcd. Raises CommandError."""
+    pods = [pod.name for pod in seen.pods if pod.of == operator and pod.ready and not pod.deleting]
+    if not pods:
+        complain(f"no pod of {operator} is ready, so none reaches what is stored of its times")
+    return min(pods)
 
 
 def _learning(seen: ClusterGraph, operator: str) -> tuple[str, ...]:

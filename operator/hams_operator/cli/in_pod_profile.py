@@ -1,4 +1,5 @@
-"""What `hams profile` runs in a pod: it asks the proxy there what it has learnt, or has all forget it.
+"""What `hams profile` runs in a pod: it asks the proxy there what it has learnt, has all forget it, or reads
+or gives what is stored.
 
 As of `in_pod`, its source is sent to `python3 -c` as it stands: it imports the standard library only. How
 etcd and the proxy are reached stands on the proxy's own command line.
@@ -42,26 +43,28 @@ def show(words: list[str]) -> int:
     return 0 if answer.status in (200, 404) else 1
 
 
-def forget(words: list[str]) -> list[str]:
-    """The command that has all instances of this operator forget what they have learnt."""
+def on_key(words: list[str], action: str, *more: str) -> list[str]:
+    """The command that reads or writes what is stored of this operator's times."""
     named = [(name, option(words, name)) for name in ("--graph", "--etcd", "--operator", "--tls")]
     return [
         words[0],
         "-m",
-        "hams_sidecar.forget",
+        "hams_sidecar.profile_key",
+        action,
         *(word for name, value in named if value for word in (name, value)),
+        *more,
     ]
 
 
-def main(what: str, folder: str = "/proc") -> int:
-    """`what`: show or forget. The exit code."""
+def main(what: str, folder: str = "/proc", characters: str = "") -> int:
+    """`what`: show, forget, read, or give what comes on stdin in so many characters. The exit code."""
     words = proxy_in(folder)
     if not words:
         print("no proxy runs in this pod", file=sys.stderr)
         return 1
     if what == "show":
         return show(words)
-    command = forget(words)
+    command = on_key(words, what, *(("--characters", characters) if characters else ()))
     os.execvp(command[0], command)
 
 

@@ -1,15 +1,15 @@
 """Graphs that run on this machine: which one a command is about, and what its supervisor says and does."""
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from hams_operator.cli.local_logs import earlier_one, folder_of, show
 from hams_operator.cli.output import complain
 from hams_operator.cli.runs import OnLine, Reached, chosen
-from hams_operator.local import control
+from hams_operator.local import control, learnt
 from hams_operator.local.control import ControlReply, NoAnswer
-from hams_operator.local.home import GraphHome, RunFile, folders, running
+from hams_operator.local.home import GraphHome, RunFile, folders, refused, running
 from hams_operator.local.observe import GraphStatus, InstanceStatus
 from hams_operator.local.processes import send
 from hams_wire.profiles import ProfileReport
@@ -42,6 +42,13 @@ def home_of(graph: str) -> GraphHome:
     return GraphHome(graph)
 
 
+def _resting(graph: str | None) -> GraphHome | None:
+    """The folder of a graph of that name, if it does not run."""
+    if graph is None or graph in {run.graph for run in running()}:
+        return None
+    return home_of(graph)
+
+
 def status_of(run: RunFile) -> GraphStatus:
     """What its supervisor says now. Raises CommandError."""
     status = ask(run, "status").status
@@ -50,10 +57,10 @@ def status_of(run: RunFile) -> GraphStatus:
     return status
 
 
-def ask(run: RunFile, question: str, of: str = "") -> ControlReply:
+def ask(run: RunFile, question: str, of: str = "", profile: bytes = b"") -> ControlReply:
     """Ask a run's supervisor. Raises CommandError."""
     try:
-        return control.ask(run, question, of)
+        return control.ask(run, question, of, profile)
     except NoAnswer as error:
         complain(str(error))
 
@@ -106,6 +113,30 @@ class LocalRuns:
     async def forget(self, graph: str | None, operator: str) -> list[str]:
         """See `Runs`."""
         return list(ask(choose(graph), "forget", operator).forgets)
+
+    async def stored(self, graph: str | None, operator: str) -> dict[str, bytes]:
+        """See `Runs`. Of a graph that does not run: what its last run has left for the next one."""
+        home = _resting(graph)
+        if home is None:
+            return ask(choose(graph), "stored", operator).stored or {}
+        try:
+            left = learnt.between_runs(home.profiles)
+        except OSError as error:
+            complain(refused(error))
+        return {name: left.get(name, b"") for name in ([operator] if operator else left)}
+
+    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> None:
+        """See `Runs`. Of a graph that does not run: its next run begins with them."""
+        home = _resting(graph)
+        if home is None:
+            run = choose(graph)
+            for operator, data in profiles.items():
+                ask(run, "give", operator, data)
+            return
+        try:
+            learnt.leave(home.profiles, profiles)
+        except OSError as error:
+            complain(refused(error))
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """See `Runs`."""

@@ -332,6 +332,16 @@ def profile(
     ] = "",
     graph: GraphOption = None,
     clear: Annotated[bool, typer.Option("--clear", help="Have all instances forget it.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write it into a file.", show_default=False),
+    ] = None,
+    load: Annotated[
+        Path | None,
+        typer.Option(
+            "--load", metavar="FILE", help="Have all instances know such a file.", show_default=False
+        ),
+    ] = None,
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
@@ -339,6 +349,12 @@ def profile(
     """What is learnt of execution times, and how good it is."""
     from hams_operator.cli import profile as work  # noqa: PLC0415
 
+    if sum((clear, save is not None, load is not None)) > 1:
+        _fail("expected one of --clear, --save and --load", 2)
+    if save is not None:
+        raise Code(work.save(Target(context, namespace), graph, operator, save, output))
+    if load is not None:
+        raise Code(work.load(Target(context, namespace), graph, operator, load, output))
     raise Code(work.profile(Target(context, namespace), graph, operator, clear, output))
 
 

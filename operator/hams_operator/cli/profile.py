@@ -1,10 +1,14 @@
-"""`hams profile`: what is learnt of the times of operators, and how good it is."""
+"""`hams profile`: what is learnt of the times of operators, how good it is, and files of it for other
+graphs."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hams_operator.cli.output import Output, complain, console, print_json
+from hams_operator.cli.profile_file import FileRefused, read, write
 from hams_operator.cli.runs import Runs, Target, on_runs
+from hams_operator.learning import NothingLearnt, assigned
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,16 +43,57 @@ def profile(target: Target, graph: str | None, operator: str, clear: bool, outpu
     return 0
 
 
+def save(target: Target, graph: str | None, operator: str, file: Path, output: Output) -> int:
+    """Write what is stored of the times of an operator, of all if it is "", into a file."""
+
+    async def asked(runs: Runs) -> dict[str, bytes]:
+        return await runs.stored(graph, operator)
+
+    values = on_runs(target, asked)
+    profiles = {name: data for name, data in values.items() if data}
+    if not profiles:
+        of = f" of {', '.join(values)}" if values else ""
+        complain(f"nothing is stored{of} yet: instances store what is new every 10 s")
+    try:
+        write(file, graph or "", profiles)
+    except FileRefused as error:
+        complain(str(error))
+    return _said("saved", list(profiles), "what is stored of", f"is in {file}", output)
+
+
+def load(target: Target, graph: str | None, operator: str, file: Path, output: Output) -> int:
+    """Have an operator, or all that a file is about, know what is in it in place of what they have learnt."""
+    try:
+        profiles = read(file)
+    except FileRefused as error:
+        complain(str(error))
+
+    async def asked(runs: Runs) -> list[str]:
+        learns = await runs.stored(graph, operator)
+        try:
+            given = assigned(profiles, learns or profiles, operator)
+        except NothingLearnt as error:
+            complain(f"{file}: {error}")
+        await runs.give(graph, given)
+        return list(given)
+
+    return _said("loaded", on_runs(target, asked), "all instances of", f"know what is in {file}", output)
+
+
+def _said(key: str, names: list[str], before: str, after: str, output: Output) -> int:
+    """Say of which operators something is done."""
+    if output is Output.JSON:
+        print_json({key: names})
+    else:
+        sys.stdout.write(f"{before} {', '.join(names)} {after}\n")
+    return 0
+
+
 def _forget(target: Target, graph: str | None, operator: str, output: Output) -> int:
     async def asked(runs: Runs) -> list[str]:
         return await runs.forget(graph, operator)
 
-    names = on_runs(target, asked)
-    if output is Output.JSON:
-        print_json({"forgets": names})
-    else:
-        sys.stdout.write(f"what was learnt of {', '.join(names)} is forgotten\n")
-    return 0
+    return _said("forgets", on_runs(target, asked), "what was learnt of", "is forgotten", output)
 
 
 def shown(item: "ProfileReport") -> "list[RenderableType]":

@@ -4,7 +4,7 @@ Each command is written once, on this port. Both implementations complain in wor
 (`CommandError`), so a command adds nothing to what went wrong.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -78,6 +78,12 @@ class Runs(Protocol):
 
     async def forget(self, graph: str | None, operator: str) -> list[str]:
         """Have them forget it; of which operators."""
+
+    async def stored(self, graph: str | None, operator: str) -> dict[str, bytes]:
+        """What of it is stored for others, by operator; empty where there is nothing."""
+
+    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> None:
+        """Have the instances of each operator know a stored profile in place of what they have learnt."""
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """Let a lost state begin again; the name of its graph."""

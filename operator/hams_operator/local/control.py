@@ -4,9 +4,10 @@ Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "dow
 `{"ending": true}`, and the process ends when everything is down; question
 `{"ask": "restart", "of": "learner"}`, answer `{"restarts": true}`; question
 `{"ask": "profile", "of": "translate"}`, answer `{"profiles": [...]}`, of all operators without `of`; question
-`{"ask": "forget", "of": "translate"}`, answer `{"forgets": ["translate"]}`. A question that cannot be
-answered is answered by `{"error": text}`. Only the user who started the run can connect: the socket lies in a
-folder of mode 700.
+`{"ask": "forget", "of": "translate"}`, answer `{"forgets": ["translate"]}`; question `{"ask": "stored",
+"of": "translate"}`, answer `{"stored": {"translate": BASE64}}`; question `{"ask": "give", "of": "translate",
+"profile": BASE64}`, answer `{"gives": true}`. A question that cannot be answered is answered by
+`{"error": text}`. Only the user who started the run can connect: the socket lies in a folder of mode 700.
 """
 
 import asyncio
@@ -25,17 +26,23 @@ from hams_wire.errors import CoordinationError
 from hams_wire.profiles import ProfileReport
 
 control_line_bytes_max = 1 << 20
-"""A question or an answer on the control socket."""
+"""A question or an answer on the control socket, such as the stored profiles of 45 operators at their
+largest; of more they are asked for one by one."""
 
 control_answer_s = 10.0
 """A supervisor that has not answered a question for this long is said not to."""
 
 
+QUESTIONS = ("status", "down", "restart", "profile", "forget", "stored", "give")
+
+
 class Question(msgspec.Struct, frozen=True):
-    """What is asked: status, down, restart of the lost state of `of`, profile of `of`, or to forget that."""
+    """What is asked: status, down, restart of the lost state of `of`, profile of `of`, to forget that, what
+    is stored of it, or to give all instances of `of` the stored `profile`."""
 
     ask: str
     of: str = ""
+    profile: bytes = b""
 
 
 class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,6 +53,8 @@ class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     restarts: bool = False
     profiles: tuple[ProfileReport, ...] | None = None
     forgets: tuple[str, ...] = ()
+    stored: dict[str, bytes] | None = None
+    gives: bool = False
     error: str | None = None
 
 
@@ -67,6 +76,13 @@ class Supervised(Protocol):
 
     async def forget(self, operator: str) -> tuple[str, ...]:
         """Have them forget it; of which operators. Raises NothingLearnt, CoordinationError."""
+
+    async def stored(self, operator: str) -> dict[str, bytes]:
+        """What is stored of that, empty where there is nothing. Raises NothingLearnt, CoordinationError."""
+
+    async def give(self, operator: str, data: bytes) -> None:
+        """Have the instances of an operator know a stored profile. Raises NothingLearnt,
+        CoordinationError."""
 
 
 class Ear:
@@ -122,17 +138,22 @@ class Ear:
                 return ControlReply(profiles=await self._run.profile(question.of))
             case "forget":
                 return ControlReply(forgets=await self._run.forget(question.of))
+            case "stored":
+                return ControlReply(stored=await self._run.stored(question.of))
+            case "give":
+                await self._run.give(question.of, question.profile)
+                return ControlReply(gives=True)
             case other:
-                return ControlReply(error=f"expected status, down, restart, profile or forget, got {other}")
+                return ControlReply(error=f"expected {', '.join(QUESTIONS)}, got {other}")
 
 
-def ask(run: RunFile, question: str, of: str = "") -> ControlReply:
+def ask(run: RunFile, question: str, of: str = "", profile: bytes = b"") -> ControlReply:
     """Ask a run's supervisor. Raises NoAnswer."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(control_answer_s)
             channel.connect(str(run.control))
-            channel.sendall(msgspec.json.encode(Question(question, of)) + b"\n")
+            channel.sendall(msgspec.json.encode(Question(question, of, profile)) + b"\n")
             with channel.makefile("rb") as lines:
                 line = lines.readline(control_line_bytes_max)
     except TimeoutError:

@@ -6,7 +6,7 @@ A hint: whatever goes wrong with it, the run goes on without.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from hams_operator.local.metrics import Source, ask_process
@@ -42,9 +42,27 @@ async def profiles_of(sources: Iterable[Source], operators: Collection[str]) -> 
 async def forget(coordination: Coordination, graph_uid: str, operators: Collection[str]) -> None:
     """Have all instances of these operators forget what they have learnt. Raises CoordinationError; again
     does no harm."""
-    writes = tuple(Write(records.profile_key(graph_uid, operator), b"") for operator in operators)
+    forgotten = records.PROFILE_FORGOTTEN
+    writes = tuple(Write(records.profile_key(graph_uid, operator), forgotten) for operator in operators)
     for first in range(0, len(writes), etcd_transaction_items_max):
         await coordination.transact((), writes[first : first + etcd_transaction_items_max])
+
+
+async def stored(coordination: Coordination, graph_uid: str) -> dict[str, bytes]:
+    """What is stored of each operator, empty what was forgotten. Raises CoordinationError."""
+    prefix = records.profile_key(graph_uid, "")
+    snapshot = await coordination.get_prefix(prefix)
+    return {
+        entry.key.removeprefix(prefix): entry.value.removeprefix(records.PROFILE_GIVEN)
+        for entry in snapshot.entries
+    }
+
+
+async def give(coordination: Coordination, graph_uid: str, operator: str, data: bytes) -> None:
+    """Have all instances of an operator know this profile in place of what they have learnt. Raises
+    CoordinationError; again does no harm."""
+    value = records.PROFILE_GIVEN + data
+    await coordination.transact((), (Write(records.profile_key(graph_uid, operator), value),))
 
 
 async def bring(coordination: Coordination, graph_uid: str, folder: Path, operators: Collection[str]) -> None:
@@ -58,18 +76,31 @@ async def bring(coordination: Coordination, graph_uid: str, folder: Path, operat
 
 async def save(coordination: Coordination, graph_uid: str, folder: Path, operators: Collection[str]) -> None:
     """Keep what this run has learnt; what was forgotten is removed, and what is of other operators."""
-    prefix = records.profile_key(graph_uid, "")
     try:
         async with asyncio.timeout(learnt_etcd_s):
-            snapshot = await coordination.get_prefix(prefix)
+            values = await stored(coordination, graph_uid)
     except (CoordinationError, TimeoutError) as error:
         log.info("what this run has learnt is not kept: %s", str(error) or "etcd does not answer")
         return
-    values = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
     try:
         _write(folder, operators, values)
     except OSError as error:
         log.info("what this run has learnt is not kept: %s", error)
+
+
+def between_runs(folder: Path) -> dict[str, bytes]:
+    """What the last run has left for the next one, by operator. Raises OSError."""
+    names = sorted(path.stem for path in folder.glob(f"*{SUFFIX}"))
+    return _read(folder, names)
+
+
+def leave(folder: Path, profiles: Mapping[str, bytes]) -> None:
+    """Have the next run begin with these profiles, beside what others there are. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for operator, data in profiles.items():
+        fresh = folder / f"{operator}{SUFFIX}.new"
+        fresh.write_bytes(data)
+        fresh.rename(folder / f"{operator}{SUFFIX}")
 
 
 def _read(folder: Path, operators: Collection[str]) -> dict[str, bytes]:
@@ -91,8 +122,4 @@ def _write(folder: Path, operators: Collection[str], values: dict[str, bytes]) -
     for path in folder.glob(f"*{SUFFIX}*"):
         if path.stem not in operators or not values.get(path.stem, b"x"):
             path.unlink()
-    for operator in operators:
-        if data := values.get(operator):
-            fresh = folder / f"{operator}{SUFFIX}.new"
-            fresh.write_bytes(data)
-            fresh.rename(folder / f"{operator}{SUFFIX}")
+    leave(folder, {operator: values[operator] for operator in operators if values.get(operator)})

@@ -258,6 +258,20 @@ class Supervisor(Instances):
         await learnt.forget(self._coordination, self.uid, operators)
         return operators
 
+    async def stored(self, operator: str) -> dict[str, bytes]:
+        """What is stored of that, empty where there is nothing. Raises NothingLearnt, CoordinationError."""
+        assert self._coordination is not None, "started"
+        operators = self._learning(operator)
+        values = await learnt.stored(self._coordination, self.uid)
+        return {name: values.get(name, b"") for name in operators}
+
+    async def give(self, operator: str, data: bytes) -> None:
+        """Have the instances of an operator know a stored profile. Raises NothingLearnt,
+        CoordinationError."""
+        assert self._coordination is not None, "started"
+        for name in self._learning(operator):
+            await learnt.give(self._coordination, self.uid, name, data)
+
     def _learning(self, operator: str) -> tuple[str, ...]:
         policies = {op.name: op.batch.policy.value for op in self.graph.data.operators}
         return learning(policies, operator)

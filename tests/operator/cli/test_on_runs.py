@@ -36,7 +36,12 @@ class Pods(Cluster):
     """The namespace, with what is run in its pods noted."""
 
     async def run_in(
-        self, pod: str, container: str, command: list[str], may_end_container: bool = False
+        self,
+        pod: str,
+        container: str,
+        command: list[str],
+        may_end_container: bool = False,
+        stdin: bytes = b"",
     ) -> str:
         self.kube.commands.append([pod, container, *command[-2:]])  # type: ignore[attr-defined]
         return json.dumps({"model": 8, "proxy": 7})

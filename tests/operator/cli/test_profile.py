@@ -1,6 +1,7 @@
 """`hams profile`: what it shows, and what it does in a pod."""
 
 import asyncio
+import base64
 import inspect
 import io
 import socket
@@ -16,7 +17,7 @@ from hams_operator.cli.output import CommandError
 from hams_operator.cli.profile import calibrated, feature_of, name_of, shown
 from hams_operator.graph_seen import ClusterGraph
 from hams_operator.plan.pods_seen import Pod
-from hams_sidecar.forget import main as forget_main
+from hams_sidecar.profile_key import main as key_main
 from hams_wire.probes import answer_probes
 from hams_wire.profiles import CalibrationReport, ClassReport, ProfileReport, SizeReport, encode_report
 
@@ -131,14 +132,29 @@ async def test_a_proxy_that_learns_nothing_and_a_pod_without_one_say_so(tmp_path
 
 def test_in_a_pod_etcd_is_reached_as_the_proxy_reaches_it() -> None:
     words = ["py", "-m", "hams_sidecar.proxy", "--graph", "u", "--etcd", "http://e:1", "--operator", "b"]
-    command = ["py", "-m", "hams_sidecar.forget", "--graph", "u", "--etcd", "http://e:1", "--operator", "b"]
-    assert in_pod_profile.forget(words) == command
-    assert in_pod_profile.forget([*words, "--tls", "/certs"]) == [*command, "--tls", "/certs"]
+    where = ["--graph", "u", "--etcd", "http://e:1", "--operator", "b"]
+    command = ["py", "-m", "hams_sidecar.profile_key", "forget", *where]
+    assert in_pod_profile.on_key(words, "forget") == command
+    assert in_pod_profile.on_key([*words, "--tls", "/certs"], "forget") == [*command, "--tls", "/certs"]
+    given = in_pod_profile.on_key(words, "give", "--characters", "9")
+    assert given == ["py", "-m", "hams_sidecar.profile_key", "give", *where, "--characters", "9"]
 
 
 def test_an_etcd_that_does_not_answer_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert forget_main(["--graph", "u", "--etcd", "http://127.0.0.1:1", "--operator", "b"]) == 1
-    assert capsys.readouterr().err.startswith("etcd does not answer: ")
+    where = ["--graph", "u", "--etcd", "http://127.0.0.1:1", "--operator", "b"]
+    for action in ("forget", "read"):
+        assert key_main([action, *where]) == 1
+        assert capsys.readouterr().err.startswith("etcd does not answer: ")
+
+
+def test_in_a_pod_what_is_no_profile_is_refused_before_etcd_is_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ["--graph", "u", "--etcd", "http://127.0.0.1:1", "--operator", "b"]
+    for text, said in (("!", "expected base64"), ("YWJj", "expected deflated JSON, found error")):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert key_main(["give", *where, "--characters", "9"]) == 1
+        assert capsys.readouterr().err.startswith(f"no profile: {said}")
 
 
 class Pods(Cluster):
@@ -146,6 +162,7 @@ class Pods(Cluster):
 
     def __init__(self, policy: str, pages: dict[str, str]) -> None:
         self.ran: list[tuple[str, str]] = []
+        self.given: dict[str, bytes] = {}
         self._pages = pages
         self._policy = policy
 
@@ -156,10 +173,18 @@ class Pods(Cluster):
         return ClusterGraph({"metadata": {"name": "g", "namespace": "n"}, "spec": spec}, tuple(pods))
 
     async def run_in(
-        self, pod: str, container: str, command: list[str], may_end_container: bool = False
+        self,
+        pod: str,
+        container: str,
+        command: list[str],
+        may_end_container: bool = False,
+        stdin: bytes = b"",
     ) -> str:
         assert container == "proxy"
-        self.ran.append((pod, command[-1]))
+        self.ran.append((pod, command[5]))
+        if stdin:
+            assert command[7] == str(len(stdin))
+            self.given[pod] = base64.b64decode(stdin)
         return self._pages.get(pod, "")
 
 
@@ -170,6 +195,15 @@ async def test_on_a_cluster_ready_pods_are_asked_and_one_of_them_has_all_forget(
     cluster.ran.clear()
     assert await cluster.forget("g", "b") == ["b"]
     assert cluster.ran == [("g-b-1", "forget")]
+
+
+async def test_on_a_cluster_one_pod_reads_and_gives_what_is_stored() -> None:
+    cluster = Pods("Distribution", {"g-b-1": base64.b64encode(b"profile").decode() + "\n"})
+    assert await cluster.stored("g", "") == {"b": b"profile"}
+    await cluster.give("g", {"b": b"another"})
+    assert cluster.given == {"g-b-1": b"another"}
+    with pytest.raises(CommandError, match="no pod of a is ready"):
+        await cluster.give("g", {"a": b"another"})
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,16 @@ def test_what_is_learnt_is_shown_outlives_a_failover_and_a_run_and_is_forgotten_
     hams.ok("up", file, "--detach")
     hams.until(lambda: hams.settled("learns"), "a status of everybody")
     assert learnt_by(hams, "primary") > 0, "the next run knows nothing"
+    times = hams.home / "times.json"
+    assert hams.json("profile", "--save", times) == {"saved": ["count"]}
     assert hams.json("profile", "--clear") == {"forgets": ["count"]}
+    hams.until(lambda: {item["learnt"] for item in profiles(hams).values()} == {0}, "everybody has forgotten")
+    assert hams.json("profile", "--load", times) == {"loaded": ["count"]}
+    hams.until(lambda: all(item["learnt"] for item in profiles(hams).values()), "everybody knows the file")
+    times.write_text("{}")
+    refused = hams("profile", "--load", times)
+    assert (refused.returncode, refused.stderr.startswith(f"hams: {times}: expected what ")) == (1, True)
+    hams.ok("profile", "--clear")
     hams.until(lambda: {item["learnt"] for item in profiles(hams).values()} == {0}, "everybody has forgotten")
     refused = hams("profile", "double")
     assert refused.returncode == 1

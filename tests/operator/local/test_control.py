@@ -34,8 +34,8 @@ def run(tmp_path):
 async def ear(run):
     made: list[Ear] = []
 
-    async def opened(status=None, down=lambda: None, restart=None, profile=None, forget=None):
-        asked = SimpleNamespace(status=status, allow_restart=restart, profile=profile, forget=forget)
+    async def opened(status=None, down=lambda: None, restart=None, **more):
+        asked = SimpleNamespace(status=status, allow_restart=restart, **more)
         made.append(Ear(asked, down))
         await made[0].open(run.control)
 
@@ -113,7 +113,9 @@ async def test_what_cannot_be_answered_is_said(run, ear):
     await ear(status)
     with pytest.raises(NoAnswer, match="g: etcd does not answer: no member can be reached"):
         await asyncio.to_thread(ask, run, "status")
-    with pytest.raises(NoAnswer, match="expected status, down, restart, profile or forget, got dance"):
+    with pytest.raises(
+        NoAnswer, match="expected status, down, restart, profile, forget, stored, give, got dance"
+    ):
         await asyncio.to_thread(ask, run, "dance")
 
 
@@ -161,3 +163,22 @@ def test_the_status_has_the_promised_names_and_failures_only_where_there_are_som
     assert looping["lastFailureInfo"] == (
         {"operator": "a", "instance": "a-1", "exitCode": -9, "log": ("bang",), "process": "model"},
     )
+
+
+async def test_what_is_stored_is_read_and_given(run, ear):
+    given = []
+
+    async def stored(operator):
+        if operator == "c":
+            raise NothingLearnt("nothing is learnt of c")
+        return {"a": b"\xff\x00", "b": b""}
+
+    async def give(operator, data):
+        given.append((operator, data))
+
+    await ear(stored=stored, give=give)
+    assert (await asyncio.to_thread(ask, run, "stored")).stored == {"a": b"\xff\x00", "b": b""}
+    with pytest.raises(NoAnswer, match="g: nothing is learnt of c"):
+        await asyncio.to_thread(ask, run, "stored", "c")
+    assert (await asyncio.to_thread(ask, run, "give", "a", b"\xfe\x01")).gives
+    assert given == [("a", b"\xfe\x01")]

@@ -80,3 +80,19 @@ async def test_a_persons_word_is_written_for_each_operator() -> None:
     store = await stored({"a": b"1", "b": b"2"})
     await learnt.forget(store.client(), "u", ("a", "c"))
     assert await held(store, "u") == {"a": b"", "b": b"2", "c": b""}
+
+
+async def test_what_a_person_gives_is_marked_in_etcd_and_nowhere_else(tmp_path: Path) -> None:
+    store = await stored({"a": b"1", "b": b""})
+    await learnt.give(store.client(), "u", "a", b"given")
+    assert await held(store, "u") == {"a": records.PROFILE_GIVEN + b"given", "b": b""}
+    assert await learnt.stored(store.client(), "u") == {"a": b"given", "b": b""}
+    await learnt.save(store.client(), "u", tmp_path / "profiles", ("a", "b"))
+    assert learnt.between_runs(tmp_path / "profiles") == {"a": b"given"}
+
+
+def test_what_is_left_for_the_next_run_stands_beside_what_was_there(tmp_path: Path) -> None:
+    assert learnt.between_runs(tmp_path / "profiles") == {}
+    learnt.leave(tmp_path / "g" / "profiles", {"a": b"1", "b": b"2"})
+    learnt.leave(tmp_path / "g" / "profiles", {"b": b"3"})
+    assert learnt.between_runs(tmp_path / "g" / "profiles") == {"a": b"1", "b": b"3"}
