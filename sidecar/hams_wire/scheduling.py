@@ -7,6 +7,7 @@ its laws; a policy that breaks one is replaced (`failed`).
 """
 
 import math
+from collections.abc import Mapping
 
 from hams_protocol.batching import Fifo, Scheduler, Timing
 from hams_protocol.graph import BatchPolicy, Operator, SchedulePolicy, WhenLate
@@ -33,8 +34,7 @@ class PolicyQueue:
 
     def __init__(self, batch: BatchPolicy, pace: Pace | None = None) -> None:
         """`pace`: that of the guard, where it is not the usual one."""
-        self._app_by = batch.app_by.removeprefix(PARAMETER)
-        self._feature = batch.feature
+        self._batch = batch
         self._costs = dict(batch.costs)
         self.profiles = Profiles(batch.memory_s, batch.p99_s)
         self._classifies = batch.policy is SchedulePolicy.DISTRIBUTION
@@ -173,17 +173,8 @@ class PolicyQueue:
                 self.profiles.weights[unit.cls] = self._costs.get(app, 1.0)
 
     def _kind(self, unit: Unit) -> tuple[str, float]:
-        """Its application and its feature, as the graph says where they are."""
         parameters = dict(unit.used[0].meta.parameters) if unit.used else {}
-        app = str(parameters.get(self._app_by, "")) if self._app_by else ""
-        return app, self._size(unit, parameters)
-
-    def _size(self, unit: Unit, parameters: dict[str, Scalar]) -> float:
-        """The number that tells how long it takes, NaN if it has none."""
-        if self._feature == "rows":
-            return float(unit.rows)
-        given = parameters.get(self._feature.removeprefix(PARAMETER))
-        return math.nan if given is None or isinstance(given, str) else float(given)
+        return kind_of(self._batch, parameters, unit.rows)
 
 
 class OrderedQueue(PolicyQueue):
@@ -240,6 +231,15 @@ class OrderedQueue(PolicyQueue):
     def _value_of(self, unit: Unit) -> str:
         parameters = dict(unit.used[0].meta.parameters) if unit.used else {}
         return str(parameters.get(self._parameter, ""))
+
+
+def kind_of(batch: BatchPolicy, parameters: Mapping[str, Scalar], rows: int) -> tuple[str, float]:
+    """The application and the feature of a unit, as the graph says where they are; NaN: it has no feature."""
+    app = str(parameters.get(batch.app_by.removeprefix(PARAMETER), "")) if batch.app_by else ""
+    if batch.feature == "rows":
+        return app, float(rows)
+    given = parameters.get(batch.feature.removeprefix(PARAMETER))
+    return app, math.nan if given is None or isinstance(given, str) else float(given)
 
 
 def queue_of(operator: Operator, pace: Pace | None = None) -> Scheduler:

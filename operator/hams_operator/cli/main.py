@@ -342,6 +342,24 @@ def profile(
             "--load", metavar="FILE", help="Have all instances know such a file.", show_default=False
         ),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            metavar="GRAPH",
+            help="Measure it with models of their own; the graph knows it, or with --save a file.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="With --run: request tensors, and parameter:NAME; else data.py, else random.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="With --run: how many requests run alone.")] = 200,
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
@@ -349,8 +367,11 @@ def profile(
     """What is learnt of execution times, and how good it is."""
     from hams_operator.cli import profile as work  # noqa: PLC0415
 
-    if sum((clear, save is not None, load is not None)) > 1:
-        _fail("expected one of --clear, --save and --load", 2)
+    if sum((clear, save is not None or run is not None, load is not None)) > 1:
+        _fail("expected one of --clear, --save, --load and --run (with --save or without)", 2)
+    if run is not None:
+        target = Target(context, namespace)
+        raise Code(work.run(target, graph, operator, run, data, samples, save, output))
     if save is not None:
         raise Code(work.save(Target(context, namespace), graph, operator, save, output))
     if load is not None:

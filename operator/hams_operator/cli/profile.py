@@ -34,13 +34,17 @@ def profile(target: Target, graph: str | None, operator: str, clear: bool, outpu
     serving = [item for item in reports if item.role in SERVING] or reports
     if not serving:
         complain("no instance says what it has learnt: none serves yet")
+    _print(serving)
+    return 0
+
+
+def _print(reports: "list[ProfileReport]") -> None:
     terminal = console()
-    for number, item in enumerate(serving):
+    for number, item in enumerate(reports):
         if number:
             terminal.print("")
         for part in shown(item):
             terminal.print(part)
-    return 0
 
 
 def save(target: Target, graph: str | None, operator: str, file: Path, output: Output) -> int:
@@ -54,10 +58,7 @@ def save(target: Target, graph: str | None, operator: str, file: Path, output: O
     if not profiles:
         of = f" of {', '.join(values)}" if values else ""
         complain(f"nothing is stored{of} yet: instances store what is new every 10 s")
-    try:
-        write(file, graph or "", profiles)
-    except FileRefused as error:
-        complain(str(error))
+    _write(file, graph or "", profiles)
     return _said("saved", list(profiles), "what is stored of", f"is in {file}", output)
 
 
@@ -78,6 +79,48 @@ def load(target: Target, graph: str | None, operator: str, file: Path, output: O
         return list(given)
 
     return _said("loaded", on_runs(target, asked), "all instances of", f"know what is in {file}", output)
+
+
+def run(
+    target: Target,
+    graph: str | None,
+    operator: str,
+    file: Path,
+    data: Path | None,
+    samples: int,
+    into: Path | None,
+    output: Output,
+) -> int:
+    """Measure the times of the operators of a graph `file`. The graph knows them then, or the file `into`."""
+    from hams_operator.cli.measure import measured  # noqa: PLC0415 - NumPy, which other commands do without
+
+    compiled, times = measured(file, operator, data, samples)
+    profiles = {item.operator: item.profile for item in times}
+    name = graph or compiled.data.name
+    if into is not None:
+        _write(into, name, profiles)
+    else:
+
+        async def given(runs: Runs) -> None:
+            await runs.give(name, profiles)
+
+        on_runs(target, given)
+    if output is Output.JSON:
+        print_json([item.report for item in times])
+        return 0
+    _print([item.report for item in times])
+    for item in times:
+        if item.failed:
+            sys.stderr.write(f"{item.operator}: {item.failed} batches failed and were not measured\n")
+    sys.stdout.write(f"{name if into is None else into} knows it\n")
+    return 0
+
+
+def _write(file: Path, graph: str, profiles: dict[str, bytes]) -> None:
+    try:
+        write(file, graph, profiles)
+    except FileRefused as error:
+        complain(str(error))
 
 
 def _said(key: str, names: list[str], before: str, after: str, output: Output) -> int:

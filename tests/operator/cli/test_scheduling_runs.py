@@ -67,4 +67,9 @@ def test_what_is_learnt_is_shown_outlives_a_failover_and_a_run_and_is_forgotten_
     assert refused.returncode == 1
     assert "nothing is learnt of double: its batch.policy is Fifo" in refused.stderr
     hams.ok("down")
-    assert list((hams.home / "learns" / "profiles").iterdir()) == []
+    profiles_folder = hams.home / "learns" / "profiles"
+    assert list(profiles_folder.iterdir()) == []
+
+    (measured,) = hams.json("profile", "--run", file, "--samples", 20)
+    assert (measured["operator"], measured["classes"][0]["samples"] > 0) == ("count", True)
+    assert [path.name for path in profiles_folder.iterdir()] == ["count.profile"], "the next run knows it"
