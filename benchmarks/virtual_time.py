@@ -60,6 +60,7 @@ class Measured:
     compute_s: float
     total_s: float
     ok: bool = True
+    weight: float = 1.0
 
 
 @dataclass

@@ -21,7 +21,7 @@ from hams_schedule.limits import (
     guard_units_max,
     guard_window_s,
 )
-from hams_schedule.policies.base import Policy
+from hams_schedule.policies.base import Policy, measured_s
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import READY, BatchTiming, U
 
@@ -76,12 +76,13 @@ class Shadow:
 class ShadowTiming:
     """The time of a replayed batch."""
 
-    __slots__ = ("compute_s", "ok", "total_s")
+    __slots__ = ("compute_s", "ok", "total_s", "weight")
 
     def __init__(self, seconds: float) -> None:
         self.compute_s = seconds
         self.total_s = seconds
         self.ok = True
+        self.weight = 1.0
 
 
 Factory = Callable[[], Policy[Shadow]]
@@ -287,10 +288,10 @@ class Guarded(Generic[U]):
         """The run has ended. Laws are learnt from it whichever policy serves."""
         self._policy.finished(batch, timing, now)
         units, self._running = self._running, []
-        if self.name != self._teaches and timing.ok and units:
+        if self.name != self._teaches and timing.ok and timing.weight > 0.0 and units:
             rows = sum([unit.rows for unit in units])
-            seconds = timing.compute_s if timing.compute_s > 0.0 else timing.total_s
-            self._profiles.observe_batch([unit.cls for unit in units], rows, seconds, now)
+            classes, seconds = [unit.cls for unit in units], measured_s(timing)
+            self._profiles.observe_batch(classes, rows, seconds, now, timing.weight)
 
     def plan(self, now: float, budget_s: float) -> bool:
         """The serving policy's plan first, then a slice of a round."""

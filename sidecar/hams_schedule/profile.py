@@ -97,9 +97,10 @@ class Profiles:
         self.grid: Grid | None = None
         self.samples = 0
         self.longest_s = 0.0
-        self._early: list[tuple[int, float]] = []
+        self._early: list[tuple[int, float, float]] = []
+        """Class, time and weight of samples before there is a grid."""
         self._fresh = 0
-        self._outside: list[tuple[int, float]] = []
+        self._outside: list[tuple[int, float, float]] = []
         self._counts = 0
         self._batches = 0
         self._sweeps_due = 0
@@ -131,17 +132,20 @@ class Profiles:
     ) -> None:
         """A batch of units of the classes `members`, of `rows` rows together, took `time` seconds.
 
-        `weight` is less where something else ran meanwhile: a capture, a load, a restart.
+        `weight` is less than 1 where something else ran meanwhile: a capture, a load, a restart. Such a time
+        is no sign of a drift, and no longest time.
         """
         if not (0.0 < time < time_max_s and members and 0 < rows <= rows_max and 0.0 < weight <= 1.0):
             self.ignored += 1
             return
         self._forget(now)
-        self.longest_s = max(self.longest_s, time)
         if len(members) == 1 and rows == 1:
-            self._watch(members[0], time, self.expected(((members[0], 1),), 1))
-            self._sample(members[0], time)
+            if weight == 1.0:
+                self._watch(members[0], time, self.expected(((members[0], 1),), 1))
+            self._sample(members[0], time, weight)
             return
+        if weight == 1.0:
+            self.longest_s = max(self.longest_s, time)
         tally: dict[int, int] = {}
         for cls in members:
             tally[cls] = tally.get(cls, 0) + 1
@@ -151,7 +155,7 @@ class Profiles:
         longest = self.expected(counts, 1)  # of the longest member alone
         if longest > 0.0:
             base, slope = self.times.law(rows)
-            if self.times.known(rows):  # an extrapolation that is off is no drift
+            if weight == 1.0 and self.times.known(rows):  # an extrapolation that is off is no drift
                 self._watch(max(tally, key=self._mean_of), time, base + slope * longest)
             self.times.observe(rows, longest, time, weight)
         self.records.append(Record(counts, rows, time, weight, now))
@@ -213,56 +217,58 @@ class Profiles:
         for cls in self.classes.parent(slot * buckets_max):
             self.laws.pop(cls, None)
 
-    def _sample(self, cls: int, time: float) -> None:
-        self.longest_s = max(self.longest_s, time)
+    def _sample(self, cls: int, time: float, weight: float = 1.0) -> None:
+        if weight == 1.0:
+            self.longest_s = max(self.longest_s, time)
         if self.grid is None:
-            self._early.append((cls, time))
+            self._early.append((cls, time, weight))
             if len(self._early) >= early_samples_max:
                 self._open_grid()
         else:
-            self._count(cls, time)
+            self._count(cls, time, weight)
         self._counted()
 
     def _counted(self) -> None:
         self.samples += 1
         self._fresh += 1
 
-    def _count(self, cls: int, time: float) -> None:
+    def _count(self, cls: int, time: float, weight: float = 1.0) -> None:
         law = self.laws.get(cls)
         if law is None:
             law = self.laws[cls] = ClassProfile()
         grid = self.grid
         assert grid is not None
-        law.latest.append(time)
+        if weight == 1.0:
+            law.latest.append(time)
         self._counts += 1
         if grid.low <= time <= grid.high or len(self._outside) == early_samples_max:
-            law.recent[grid.cell(time)] += 1.0
+            law.recent[grid.cell(time)] += weight
         else:
-            self._outside.append((cls, time))  # until the grid is wider
+            self._outside.append((cls, time, weight))  # until the grid is wider
 
     def _open_grid(self) -> None:
         """Make the first grid from the early samples, or another when too many fall outside."""
         grid = self.grid
         if grid is None:
-            times = sorted([time for _, time in self._early] or [record.time for record in self.records])
+            times = sorted([time for _, time, _ in self._early] or [record.time for record in self.records])
             if not times and self.prior_p99_s > 0.0:
                 times = [self.prior_p99_s]
             if not times:
                 return
             self.grid = Grid(times[len(times) // 1000] / 4.0, 4.0 * times[-1 - len(times) // 1000])
             early, self._early = self._early, []
-            for cls, time in early:
-                self._count(cls, time)
+            for cls, time, weight in early:
+                self._count(cls, time, weight)
         elif len(self._outside) > max(OUTSIDE_MIN, OUTSIDE_MAX * self._counts):
-            times = [time for _, time in self._outside]
+            times = [time for _, time, _ in self._outside]
             wider = Grid(min(grid.low, min(times) / 4.0), max(grid.high, 4.0 * max(times)))
             for law in self.laws.values():
                 law.move(wider, grid)
             self.grid = wider
             self._sweep, self._sweep_rest = None, []
             outside, self._outside, self._counts = self._outside, [], 0
-            for cls, time in outside:
-                self._count(cls, time)
+            for cls, time, weight in outside:
+                self._count(cls, time, weight)
 
     def _laws(self) -> dict[int, Cdf]:
         """The law of each class, borrowing from its application and from everything where samples are few."""

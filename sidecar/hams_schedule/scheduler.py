@@ -54,6 +54,11 @@ class BatchTiming(Protocol):
     def ok(self) -> bool:
         """Whether the model gave outputs."""
 
+    @property
+    def weight(self) -> float:
+        """What it counts as a sample of its time: 1, less where something else ran in the model, 0 where that
+        time is not the batch's at all."""
+
 
 U = TypeVar("U", bound=Unit)
 

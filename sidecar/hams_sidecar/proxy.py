@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
-from hams_protocol.events import CheckpointRead, Drain, ModelDied, ModelReady
+from hams_protocol.events import BatchDone, BatchFailed, CheckpointRead, Drain, ModelDied, ModelReady
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -204,11 +204,20 @@ class Proxy(Sidecar):
         if isinstance(event, ModelReady) and not self._ready.done():
             self._ready.set_result(event)
         if self.node is not None:
+            if isinstance(event, BatchDone | BatchFailed):
+                self._weigh(self.node)
             self.node.feed(event)
         elif isinstance(event, ModelDied):
             self._unheard.clear()
         else:
             self._unheard.append(event)
+
+    def _weigh(self, node: Node) -> None:
+        """Say what else ran in the model during the batch that has ended, before its time is learnt."""
+        assert isinstance(node.machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+        queue = node.machine.queue
+        if isinstance(queue, PolicyQueue):
+            queue.disturbed = self._link.disturbed
 
     def perform(self, effect: Effect) -> None:
         """Effects that only an operator has: checkpoints, and what its model is to do."""

@@ -8,8 +8,10 @@ its laws; a policy that breaks one is replaced (`failed`).
 
 import math
 from collections.abc import Mapping
+from enum import IntEnum
 
 from hams_protocol.batching import Fifo, Scheduler, Timing
+from hams_protocol.frozen import frozen
 from hams_protocol.graph import BatchPolicy, Operator, SchedulePolicy, WhenLate
 from hams_protocol.ids import RequestId
 from hams_protocol.joins import Unit
@@ -27,6 +29,35 @@ from hams_schedule.scheduler import SchedulerPort as Policy
 from hams_schedule.serving import guarded
 
 PARAMETER = "parameter:"
+
+DISTURBED_WEIGHT = 0.25
+"""What the time of a batch counts as a sample if something else ran in its model."""
+CAPTURES_MEMORY = 1 / 16
+"""Weight of the newest batch in the share of those beside a capture."""
+CAPTURES_USUAL = 0.5
+"""From this share on a capture is no exception: it is part of what batches take, as they are served."""
+
+
+class Disturbance(IntEnum):
+    """What else ran in the model during a batch."""
+
+    NOTHING = 0
+    CAPTURE = 1
+    """A capture of its state, which runs beside the compute stage."""
+    LOAD = 2
+    """A load of a state that the batch waited for, or the first run of a model process."""
+    UNTIMED = 3
+    """As LOAD, and the model does not say how long it ran itself: nobody knows what the batch took."""
+
+
+@frozen
+class WeighedTiming:
+    """How long a batch took (`batching.Timing`), and what that counts as a sample."""
+
+    compute_s: float
+    total_s: float
+    ok: bool
+    weight: float
 
 
 class PolicyQueue:
@@ -46,6 +77,10 @@ class PolicyQueue:
         self.calibration = Calibration()
         self._running: dict[int, list[Unit]] = {}
         self._since = 0.0
+        self.disturbed = Disturbance.NOTHING
+        """What else ran in the model during the batch that ends next: the shell says it, where it knows."""
+        self._captured = 0.0
+        """The share of batches that ran beside a capture, of the newest ones mostly."""
         self._forecast: Forecast | None = None
         self._forecast_due = False
         self._unanswered: dict[RequestId, list[tuple[int, float]]] = {}
@@ -129,12 +164,23 @@ class PolicyQueue:
             else:
                 self.late_runs += 1
             self._left(unit, now)
-        if self._classifies and timing.ok and len(units) == 1 and units[0].rows == 1:
-            self.profiles.observe_feature(*self._kind(units[0]), measured_s(timing))
-        if self._forecast is not None and units:
-            self.calibration.add(self._forecast, units, timing, measured_s(timing), now)
+        weighed = WeighedTiming(timing.compute_s, timing.total_s, timing.ok, self._weight())
+        if self._classifies and weighed.ok and weighed.weight == 1.0 and len(units) == units[0].rows == 1:
+            self.profiles.observe_feature(*self._kind(units[0]), measured_s(weighed))
+        if self._forecast is not None and units and weighed.weight > 0.0:
+            self.calibration.add(self._forecast, units, weighed, measured_s(weighed), now)
         self._forecast, self._forecast_due = None, False
-        self._lawful.finished(batch, timing, now)
+        self._lawful.finished(batch, weighed, now)
+
+    def _weight(self) -> float:
+        """What the time of the batch that has just ended counts."""
+        disturbed, self.disturbed = self.disturbed, Disturbance.NOTHING
+        beside = disturbed is Disturbance.CAPTURE
+        self._captured += CAPTURES_MEMORY * (beside - self._captured)
+        if disturbed is Disturbance.UNTIMED:
+            return 0.0
+        usual = disturbed is Disturbance.NOTHING or (beside and self._captured >= CAPTURES_USUAL)
+        return 1.0 if usual else DISTURBED_WEIGHT
 
     def replied(self, request: RequestId, ago_s: float, now: float) -> None:
         """See `Scheduler`. What a peer says can only make the rest of the path shorter than the time since

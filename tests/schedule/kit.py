@@ -40,6 +40,7 @@ class Took:
     compute_s: float
     total_s: float = 0.0
     ok: bool = True
+    weight: float = 1.0
 
 
 def time_of(alone: float, rows: int) -> float:

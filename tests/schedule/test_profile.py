@@ -67,6 +67,28 @@ def test_laws_are_learnt_from_mixed_batches(rows_max: int, alone: float, most: f
         assert distance(learnt, learnt.classes.class_of(app, math.nan), mean, sd) < most
 
 
+def test_a_batch_beside_something_else_weighs_less_and_is_no_drift_and_no_longest_time() -> None:
+    learnt, beside = Profiles(), Profiles()
+    for profiles in (learnt, beside):
+        cls = profiles.classify("a", math.nan)
+        for _ in range(300):
+            profiles.observe_batch([cls], 1, 0.02, 0.0)
+        profiles.settle()
+    for _ in range(20):
+        learnt.observe_batch([cls], 1, 0.2, 1.0, 0.25)
+        learnt.observe_batch([cls, cls], 2, 0.9, 1.0, 0.25)
+    assert learnt.resets == 0
+    assert learnt.longest_s == pytest.approx(0.02)
+    for _ in range(300):
+        beside.observe_batch([cls], 1, 0.02, 1.0)
+        learnt.observe_batch([cls], 1, 0.02, 1.0)
+    for profiles in (learnt, beside):
+        profiles.settle()
+    law = learnt.laws[cls]
+    assert sum(law.recent) == pytest.approx(600 + 20 * 0.25)
+    assert beside.resets == learnt.resets == 0
+
+
 def test_a_drift_resets_the_class_within_200_requests() -> None:
     learnt = Profiles()
     draw = random.Random(6)

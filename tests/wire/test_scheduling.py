@@ -23,8 +23,9 @@ from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.joins import Stage, Unit
 from hams_protocol.messages import Kind, Meta, Token
 from hams_schedule import limits
+from hams_schedule.classes import REST
 from hams_schedule.guard import Pace
-from hams_wire.scheduling import PolicyQueue, queue_of
+from hams_wire.scheduling import Disturbance, PolicyQueue, queue_of
 
 BATCH = BatchPolicy(4, 0.0, SchedulePolicy.DISTRIBUTION, WhenLate.SHED, "parameter:app", "parameter:words")
 
@@ -353,3 +354,47 @@ def test_what_missing_an_application_costs_is_what_its_class_weighs():
     for item in (chat, mail):
         waiting.add(item, 0.0)
     assert waiting.profiles.weights == {chat.cls: 5.0, mail.cls: 1.0}
+
+
+def learn(
+    waiting: PolicyQueue, count: int, took: float, disturbed: Disturbance = Disturbance.NOTHING
+) -> None:
+    """Run requests of one kind, alone."""
+    for number in range(count):
+        now = float(number)
+        waiting.add(unit(number, now + 9.0), now)
+        waiting.started(number, waiting.take(now), now)
+        waiting.disturbed = disturbed
+        waiting.finished(number, Timing(took, took, True), now + took)
+
+
+def mean_s(waiting: PolicyQueue) -> float:
+    waiting.profiles.settle()
+    return waiting.profiles.expected(((REST, 1),), 1)
+
+
+@pytest.mark.parametrize("disturbed", [Disturbance.LOAD, Disturbance.CAPTURE, Disturbance.UNTIMED])
+def test_a_rare_batch_beside_something_else_teaches_little_or_nothing(disturbed):
+    waiting = queue()
+    learn(waiting, 200, 0.02)
+    learn(waiting, 5, 2.0, disturbed)
+    learn(waiting, 1, 0.02)
+    assert (waiting.profiles.resets, waiting.profiles.longest_s) == (0, pytest.approx(0.02))
+    within = 1.05 if disturbed is Disturbance.UNTIMED else 1.8
+    assert 0.018 < mean_s(waiting) < 0.02 * within, "0.068 if they counted as others do"
+
+
+def test_captures_beside_most_batches_are_part_of_what_these_take():
+    waiting = queue()
+    learn(waiting, 100, 0.02)
+    learn(waiting, 100, 0.04, Disturbance.CAPTURE)
+    assert waiting.profiles.resets > 0, "a drift"
+    assert mean_s(waiting) == pytest.approx(0.04, rel=0.15)
+
+
+def test_deadline_does_not_learn_from_times_that_nobody_knows():
+    waiting = queue(policy=SchedulePolicy.DEADLINE)
+    learn(waiting, 10, 0.02)
+    learn(waiting, 1, 5.0, Disturbance.UNTIMED)
+    waiting.add(unit(50, 100.5), 100.0)
+    assert waiting.late(100.0) == []

@@ -75,12 +75,12 @@ class Policy(Generic[U]):
         self.running = RunningBatch(batch, units, now, self._expected_s(units))
 
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
-        """The run has ended; failed runs teach nothing."""
+        """The run has ended; failed runs, and those whose time is not known, teach nothing."""
         self.now = now
         running = self.running
         if running is not None and running.batch == batch:
             self.running = None
-            if timing.ok:
+            if timing.ok and timing.weight > 0.0:
                 self._learn(running, timing)
 
     def plan(self, now: float, budget_s: float) -> bool:

@@ -234,7 +234,8 @@ class Distribution(LatenessPolicy[U]):
     def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         time = measured_s(timing)
         rows = sum(unit.rows for unit in running.units)
-        if math.isfinite(time) and time > 0.0 and self.tables is None:
+        if math.isfinite(time) and time > 0.0 and timing.weight == 1.0 and self.tables is None:
             self._points.observe(rows, time)
         if self._learns:
-            self.profiles.observe_batch([unit.cls for unit in running.units], rows, time, self.now)
+            classes = [unit.cls for unit in running.units]
+            self.profiles.observe_batch(classes, rows, time, self.now, timing.weight)

@@ -51,6 +51,7 @@ from hams_sidecar.model.session import BatchInModel, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Tensor, TensorPayload
 from hams_wire.limits import dimension_max
+from hams_wire.scheduling import Disturbance
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,8 @@ class ModelLink:
             self, run_s_max=run_s_max, pong_wait_s=pong_wait_s, ping_interval_s=ping_interval_s
         )
         self._variable_row_nbytes = 0.0
+        self.disturbed = Disturbance.NOTHING
+        """What else ran in the model during the batch that ended last."""
         delta = self._stateful and self.declared.operator.delta
         self._images = Images(states, self._regions, self._sessions, self._captured, delta, emit)
 
@@ -153,6 +156,8 @@ class ModelLink:
             case AbandonBatch():
                 self._abandon(session, effect)
             case Capture():
+                if session.batch is not None:
+                    session.batch.captures = True
                 self._images.capture(session, effect.version)
             case LoadState():
                 self._images.load(session, effect)
@@ -203,6 +208,8 @@ class ModelLink:
     ) -> None:
         batch.spaces = spaces
         batch.sent_at = monotonic()
+        batch.captures = bool(session.captures)
+        batch.loads = bool(session.loads) or not session.has_run
         session.running_since = asyncio.get_running_loop().time()
         units = [
             {
@@ -273,8 +280,11 @@ class ModelLink:
             batch.wanted = False
             session.run.send(frames.ABANDON, {"batch": batch.number})
 
-    def _finished(self, session: Session) -> None:
-        """The model is free of its batch."""
+    def _finished(self, session: Session, own_s: float = 0.0) -> None:
+        """The model is free of its batch, which took it `own_s` if it says so."""
+        if session.batch is not None:
+            self.disturbed = session.batch.disturbance(own_s)
+        session.has_run = True
         session.batch = None
         session.running_since = None
         self._images.send_loads(session)
@@ -300,7 +310,7 @@ class ModelLink:
             case frames.Failed() if session.batch is not None and session.batch.number == frame.batch:
                 own_s = session.batch.own_s(frame)
                 message = frame.message[: limits.MESSAGE_CHARS_MAX]
-                self._finished(session)
+                self._finished(session, own_s)
                 self._emit(BatchFailed(frame.batch, message, frame.updated, own_s))
             case frames.WantSpace() if (
                 session.batch is not None and session.batch.number == frame.id and not session.batch.asking
@@ -342,8 +352,8 @@ class ModelLink:
         except (ValueError, KeyError) as error:
             self._sessions.broken(session, f"results of batch {batch.number}: {error}")
             return
-        self._finished(session)
         own_s = batch.own_s(frame)
+        self._finished(session, own_s)
         if batch.abandon and not frame.updated:
             self._emit(BatchFailed(batch.number, "abandoned", False, own_s))
         else:

@@ -14,6 +14,7 @@ from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.declared import UnitInputs
 from hams_sidecar.model.frames import Done, Failed, Ready
 from hams_sidecar.model.process import ModelProcess
+from hams_wire.scheduling import Disturbance
 
 Image: TypeAlias = Buffer | ChunkTable
 """A state in the memory that the model maps."""
@@ -32,9 +33,22 @@ class BatchInModel:
 
     `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it.
     `abandon`: it must not pass. `sent_at`: when the model was told to run, on the machine's monotonic clock.
+    `loads`: it waited for a load, or the process was fresh; `captures`: a capture ran beside it.
     """
 
-    __slots__ = ("abandon", "asking", "enter", "inputs", "number", "sent_at", "spaces", "units", "wanted")
+    __slots__ = (
+        "abandon",
+        "asking",
+        "captures",
+        "enter",
+        "inputs",
+        "loads",
+        "number",
+        "sent_at",
+        "spaces",
+        "units",
+        "wanted",
+    )
 
     def __init__(
         self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs], enter: bool = False
@@ -48,6 +62,14 @@ class BatchInModel:
         self.asking = False
         self.wanted = False
         self.sent_at = 0.0
+        self.loads = self.captures = False
+
+    def disturbance(self, own_s: float) -> Disturbance:
+        """What else ran in the model meanwhile; `own_s`: how long the model says that its run took, 0 if it
+        does not say."""
+        if self.loads:
+            return Disturbance.LOAD if own_s > 0.0 else Disturbance.UNTIMED
+        return Disturbance.CAPTURE if self.captures else Disturbance.NOTHING
 
     def own_s(self, frame: Done | Failed) -> float:
         """What the model says that its run took, its wait to be let in left out; 0 if it does not say, or
@@ -70,6 +92,8 @@ class Session:
         self.ready: Ready | None = None
         self.serving = False
         self.batch: BatchInModel | None = None
+        self.has_run = False
+        """Whether it has finished a batch."""
         self.running_since: float | None = None
         """Loop time since which the model computes; None while it waits for us."""
         self.captures: deque[int] = deque()

@@ -27,6 +27,7 @@ from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model import ModelHealth
 from hams_sidecar.payload import image
+from hams_wire.scheduling import Disturbance
 
 pytestmark = pytest.mark.process
 
@@ -129,6 +130,36 @@ async def test_a_state_loaded_into_another_process_goes_on_there(hosts: Any, rea
     again = await backup.capture()
     assert image_of(again) == image_of(state)
     assert read((await backup.run(backup.x((0, 0))))[0]) == [[4, 6]]
+
+
+async def test_it_is_known_what_else_ran_in_the_model_during_a_batch(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    seen = []
+
+    async def run(*, capture: bool = False) -> None:
+        host.begin(host.x((1, 0)))
+        await host.next(UpdateWanted)
+        if capture:
+            host.link.perform(Capture(1))
+            await host.next(Captured)
+        host.link.perform(EnterUpdate(host.batches))
+        await host.next(BatchDone)
+        seen.append(host.link.disturbed)
+
+    await run()
+    await run()
+    await run(capture=True)
+    await run()
+    state = await host.capture(2)
+    host.link.perform(LoadState(1, state))
+    host.begin(host.x((1, 0)))
+    await host.next(Loaded)
+    await host.enter()
+    await host.next(BatchDone)
+    seen.append(host.link.disturbed)
+    nothing, capture, load = Disturbance.NOTHING, Disturbance.CAPTURE, Disturbance.LOAD
+    assert seen == [load, nothing, capture, nothing, load], "the first run of a process counts as a load"
 
 
 async def test_a_capture_shows_the_version_it_was_asked_for_while_the_next_batch_computes(
