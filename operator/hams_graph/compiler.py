@@ -42,7 +42,7 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 replicas=spec.frontend.replicas,
                 shards=spec.frontend.shards,
                 request_timeout_s=spec.frontend.request_timeout_s,
-                deadline_s=spec.frontend.deadline_s or 0.0,
+                deadline_s=spec.frontend.deadline_s or _last_step_s(spec.frontend),
                 admission=spec.frontend.admission,
                 app_parameter=spec.frontend.app_by.removeprefix("parameter:"),
                 apps=tuple(AppSpec(app.name, app.deadline_s or 0.0) for app in spec.frontend.apps),
@@ -120,6 +120,17 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
     )
 
 
+def _last_step_s(frontend: rs.Frontend) -> float:
+    """The deadline that the steps of cost imply; 0: there are none."""
+    return frontend.cost[-1].after_s if frontend.cost else 0.0
+
+
+def _steps(frontend: rs.Frontend) -> tuple[tuple[float, float], ...]:
+    """Seconds before a deadline, and the share of an answer's worth that is lost from then on."""
+    total = sum(step.cost for step in frontend.cost)
+    return tuple((_last_step_s(frontend) - step.after_s, step.cost / total) for step in frontend.cost)
+
+
 def _batch(op: rs.OperatorSection, frontend: rs.Frontend) -> BatchPolicy:
     given = op.batch
     costs = {app.name: float(app.cost) for app in frontend.apps if app.cost > 1}
@@ -135,6 +146,7 @@ def _batch(op: rs.OperatorSection, frontend: rs.Frontend) -> BatchPolicy:
         given.bounds.p99_s if given.bounds else 0.0,
         given.keep_order,
         tuple(costs.items()) if given.app_by == frontend.app_by else (),
+        _steps(frontend) if given.policy is SchedulePolicy.DISTRIBUTION else (),
     )
 
 

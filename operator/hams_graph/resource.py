@@ -94,6 +94,9 @@ apps_max = 16
 app_cost_max = 1_000
 """Largest `frontend.apps[].cost`."""
 
+cost_steps_max = 4
+"""Steps of `frontend.cost`."""
+
 request_timeout_min_s = 0.01
 request_timeout_max_s = 3600.0
 """Bounds of `frontend.requestTimeout`."""
@@ -547,6 +550,16 @@ class AppSection:
 
 
 @part
+class CostStep:
+    """An instant from which on an answer is worth less."""
+
+    after_s: float = field_of(
+        Duration(deadline_min_s, request_timeout_max_s), about="how long after the request came"
+    )
+    cost: int = field_of(Whole(1, app_cost_max), about="what is lost then, in proportion to the other steps")
+
+
+@part
 class Frontend:
     """The inference endpoint."""
 
@@ -565,6 +578,12 @@ class Frontend:
         cast(FieldRule[float | None], Duration(deadline_min_s, request_timeout_max_s)),
         default=None,
         about="how long a client waits that names no deadline of its own; absent: requestTimeout",
+    )
+    cost: tuple[CostStep, ...] = field_of(
+        Many(Part(CostStep), "step of cost", most=cost_steps_max),
+        default=(),
+        about="an answer loses its worth in these steps, for policy: Distribution; "
+        "the last one is the deadline",
     )
     admission: AdmissionPolicy = field_of(
         OneOf(AdmissionPolicy),

@@ -4,6 +4,7 @@ Every check notes all it finds; none assumes that another has passed. Bounds and
 checked while reading (`fields`, `resource`), names of inputs while wiring (`wiring`).
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -306,6 +307,35 @@ def _check_apps(spec: rs.GraphSpec, notes: Notes) -> None:
             notes.say((*place, "cost"), "no operator reads it: none has this appBy in its batch")
 
 
+def _check_cost(spec: rs.GraphSpec, notes: Notes) -> None:
+    """Steps of cost: one after the other, the last one at the deadline, and somebody reads them."""
+    frontend, path = spec.frontend, ("spec", "frontend", "cost")
+    if not frontend.cost:
+        return
+    for position, (before, step) in enumerate(itertools.pairwise(frontend.cost), 1):
+        if step.after_s <= before.after_s:
+            notes.say(
+                (*path, position, "after"),
+                f"expected more than {duration(before.after_s)} of the step before, found "
+                f"{duration(step.after_s)}",
+            )
+    place, last_s = (*path, len(frontend.cost) - 1, "after"), frontend.cost[-1].after_s
+    if frontend.deadline_s is not None and frontend.deadline_s != last_s:
+        notes.say(
+            place,
+            f"the last step is the deadline: expected {duration(frontend.deadline_s)} as frontend.deadline, "
+            f"found {duration(last_s)}; leave deadline out",
+        )
+    if last_s > frontend.request_timeout_s:
+        notes.say(
+            place,
+            f"{duration(last_s)} is more than requestTimeout ({duration(frontend.request_timeout_s)}), after "
+            "which every client gets 504",
+        )
+    if all(op.batch.policy is not SchedulePolicy.DISTRIBUTION for op in spec.operators):
+        notes.say(path, "no operator reads it: none has batch.policy: Distribution")
+
+
 def _check_bounds(wiring: Wiring, notes: Notes) -> None:
     spec = wiring.resource.spec
     frontend = spec.frontend
@@ -323,6 +353,7 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             f"({duration(frontend.request_timeout_s)}), after which every client gets 504",
         )
     _check_apps(spec, notes)
+    _check_cost(spec, notes)
     if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
         notes.say(
             ("spec", "frontend", "replicas"),

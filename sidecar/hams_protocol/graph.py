@@ -128,7 +128,8 @@ class BatchPolicy:
     be `rows` or `none`. Profiles forget what is older than `memory_s` (0: nothing), and begin with `p99_s`
     as the time of one unit (0: unknown).
     Units of one value of `keep_order`, a `parameter:NAME`, run in order of arrival. `costs`: what missing a
-    request of an application costs, 1 where it does not say.
+    request of an application costs, 1 where it does not say. `steps`: (seconds before its deadline, share)
+    from when on an answer is worth so much less; empty: all of it at the deadline.
     """
 
     max_rows: int
@@ -141,6 +142,7 @@ class BatchPolicy:
     p99_s: float = 0.0
     keep_order: str = ""
     costs: tuple[tuple[str, float], ...] = ()
+    steps: tuple[tuple[float, float], ...] = ()
 
 
 @frozen

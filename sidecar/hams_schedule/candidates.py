@@ -12,10 +12,8 @@ from typing import Generic
 from hams_schedule.limits import plan_units_max
 from hams_schedule.pending import ClassLine, Line, Span
 from hams_schedule.scheduler import U
+from hams_schedule.steps import Steps
 from hams_schedule.tables import CONFIDENCES, Law, TimeTables
-
-Costs = tuple[tuple[float, float], ...]
-"""Steps (seconds after `due`, cost of missing it too), the first at 0."""
 
 
 class QueueView(Generic[U]):
@@ -96,7 +94,7 @@ class Candidate:
         self.holds_earliest = items[0] == 0
 
 
-def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], costs: Costs) -> list[Candidate]:
+def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], steps: Steps) -> list[Candidate]:
     """All candidates of a view. `weights`: what missing a unit of each rank costs, 1 is usual."""
     found: list[Candidate] = []
     ranks = len(tables.cdfs)
@@ -108,10 +106,11 @@ def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], cos
         seen: set[tuple[int, int]] = set()
         for size in tables.sizes:
             exhausted = True
-            for level in range(len(CONFIDENCES)):
-                low = bisect_left(dues, view.at + tables.quantiles[ceiling][level][size])
+            levels = tables.quantiles[ceiling]
+            for needs in _needs([levels[level][size] for level in range(len(CONFIDENCES))], steps):
+                low = bisect_left(dues, view.at + needs)
                 if low >= len(dues):
-                    break  # a higher confidence asks for more
+                    break  # the others ask for more
                 items, rows = window(view, members, low, size)
                 exhausted = exhausted and low + len(items) == len(members) and rows < size
                 if (low, len(items)) in seen:
@@ -121,10 +120,17 @@ def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], cos
                 for item in items:
                     counts[view.rank[item]] += 1
                 if counts[ceiling] and tables.known[min(rows, tables.max_rows)]:
-                    found.append(valued(view, tables, items, counts, rows, weights, costs))
+                    found.append(valued(view, tables, items, counts, rows, weights, steps))
             if exhausted:
                 break
     return found
+
+
+def _needs(levels: list[float], steps: Steps) -> list[float]:
+    """How long before its last step a unit has to begin, for each confidence and each step, ascending."""
+    if len(steps) == 1:
+        return levels
+    return sorted([before + level for before, _ in steps for level in levels])
 
 
 def window(view: QueueView[U], members: list[int], low: int, size: int) -> tuple[list[int], int]:
@@ -146,9 +152,9 @@ def valued(
     counts: list[int],
     rows: int,
     weights: list[float],
-    costs: Costs,
+    steps: Steps,
 ) -> Candidate:
-    """The candidate of these units."""
+    """The candidate of these units. Its earliest-due unit is in time if it is so for all steps."""
     law = tables.law(counts)
     at_most = min(rows, tables.max_rows)
     base, slope = tables.base[at_most], tables.slope[at_most]
@@ -156,13 +162,17 @@ def valued(
     value, first_chance = 0.0, -1.0
     for item in items:
         left = (view.due[item] - start) / slope
-        chance = _chance(tables, law, left)
-        if first_chance < 0.0:
-            first_chance = chance
-        if len(costs) > 1:
-            chance *= costs[0][1]
-            for after, cost in costs[1:]:
-                chance += cost * _chance(tables, law, left + after / slope)
+        if len(steps) == 1:
+            chance = _chance(tables, law, left)
+            if first_chance < 0.0:
+                first_chance = chance
+        else:
+            chance = 0.0
+            for before, share in steps:
+                makes_it = _chance(tables, law, left - before / slope)
+                chance += share * makes_it
+                if first_chance < 0.0:
+                    first_chance = makes_it
         value += weights[view.rank[item]] * chance
     return Candidate(items, counts, rows, value, base + slope * law.mean, first_chance)
 

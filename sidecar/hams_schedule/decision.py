@@ -8,12 +8,12 @@ from bisect import bisect_left
 from enum import IntEnum
 from typing import Final, Generic
 
-from hams_schedule.candidates import Candidate, Costs, QueueView, candidates
+from hams_schedule.candidates import Candidate, QueueView, candidates
 from hams_schedule.idling import wait_until
-from hams_schedule.limits import cost_steps_max
 from hams_schedule.pending import ClassLine, Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
+from hams_schedule.steps import Steps, checked
 from hams_schedule.tables import MIDDLE, QUICK_SIZES, Law, TimeTables
 
 BEST: Final = 8
@@ -58,12 +58,11 @@ class Terms:
     """What does not change from decision to decision: weights by class, steps of cost, the rest of the
     path."""
 
-    __slots__ = ("costs", "rest", "weights")
+    __slots__ = ("rest", "steps", "weights")
 
-    def __init__(self, costs: Costs, weights: dict[int, float]) -> None:
-        if not 1 <= len(costs) <= cost_steps_max or costs[0][0] != 0.0 or list(costs) != sorted(costs):
-            raise ValueError(f"expected 1 to {cost_steps_max} ascending steps, the first at 0, found {costs}")
-        self.costs = costs
+    def __init__(self, steps: Steps, weights: dict[int, float]) -> None:
+        """Raises ValueError for steps that are none."""
+        self.steps = checked(steps)
         self.weights = weights
         self.rest: dict[int, float] = {}
 
@@ -94,7 +93,7 @@ def decide(
         view = QueueView(line, tables, now, terms.rest)
         if not view.due:
             continue
-        batches = candidates(view, tables, weights, terms.costs)
+        batches = candidates(view, tables, weights, terms.steps)
         ratio = max([batch.ratio for batch in batches], default=-1.0)
         if ratio > best_ratio:  # batch keys compare by value per second
             best, best_ratio = (view, batches), ratio
@@ -106,7 +105,7 @@ def decide(
     steps, batch = 0, batches[0]
     if len(batches) > 1:
         batch, steps = _rolled(view, batches, tables, arrivals, terms, now)
-    if len(lines) == 1 and idle_until > now:
+    if len(lines) == 1 and idle_until > now and len(terms.steps) == 1:  # else waiting has its price at once
         until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
         if until > now:
             return BatchChoice([], 0.0, until - now, ChoiceKind.IDLE, steps)
@@ -140,7 +139,7 @@ def _rolled(
     edf = largest_confident(batches)
     if edf is not None:
         dues, since = future.without(lows_of(view, edf), edf.counts)
-        outcome = rollout(dues, since, tables, targets, EDF, now + edf.time, now + window)
+        outcome = rollout(dues, since, tables, targets, EDF, now + edf.time, now + window, terms.steps)
         steps += outcome.steps
         if outcome.lost == 0:
             short = [batch for batch in short if batch.holds_earliest]
@@ -152,7 +151,8 @@ def _rolled(
             dues, since = future.without(lows_of(view, batch), batch.counts)
             rest = 0.0
             for base in (RATE, EDF):
-                outcome = rollout(dues, since, tables, targets, base, now + batch.time, now + window)
+                begins = now + batch.time
+                outcome = rollout(dues, since, tables, targets, base, begins, now + window, terms.steps)
                 steps += outcome.steps
                 rest = max(rest, outcome.completed)
             score = batch.value + DISCOUNT * rest + PER_SECOND * batch.ratio
@@ -218,7 +218,10 @@ def quick(lines: list[Line[U]], tables: TimeTables, terms: Terms, now: float) ->
                 if not known[size] or low >= count:
                     break
                 high = low + of_class.fitting(low, size)
-                value = weight * _three(tables, law, dues, low, high, after, size)
+                value = 0.0
+                for before, share in terms.steps:
+                    value += share * _three(tables, law, dues, low, high, after + before, size)
+                value *= weight
                 time = expected[min(of_class.filled(low, high), size)]
                 if value / time > best_ratio:
                     best, best_low, best_high = of_class, low, high

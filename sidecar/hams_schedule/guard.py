@@ -24,6 +24,7 @@ from hams_schedule.limits import (
 from hams_schedule.policies.base import Policy, measured_s
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import READY, BatchTiming, U
+from hams_schedule.steps import AT_ONCE, Steps, worth
 
 ROUNDS: Final = 4
 """Rounds that are remembered."""
@@ -92,8 +93,11 @@ Factory = Callable[[], Policy[Shadow]]
 class Replay:
     """One policy serving the shadows, a few events at a time."""
 
-    def __init__(self, policy: Policy[Shadow], shadows: list[Shadow], profiles: Profiles) -> None:
+    def __init__(
+        self, policy: Policy[Shadow], shadows: list[Shadow], profiles: Profiles, steps: Steps = AT_ONCE
+    ) -> None:
         self._policy = policy
+        self._steps = steps
         self._shadows = shadows
         self._profiles = profiles
         self._next = 0
@@ -104,7 +108,7 @@ class Replay:
         self._running: list[Shadow] = []
         self._took = 0.0
         self.on_time: dict[int, float] = {}
-        """1.0 for each shadow that was in time, by its place among the shadows."""
+        """What the answer of each shadow that was in time is worth, 1 at most, by its place among them."""
         self._place = {id(shadow): place for place, shadow in enumerate(shadows)}
 
     def step(self) -> bool:
@@ -117,8 +121,9 @@ class Replay:
         if self._ends <= now:
             rest = self._profiles.rest.medians
             for shadow in self._running:
-                if now + rest.get(shadow.cls, 0.0) <= shadow.due:
-                    self.on_time[self._place[id(shadow)]] = 1.0
+                left = shadow.due - rest.get(shadow.cls, 0.0) - now
+                if left >= 0.0:
+                    self.on_time[self._place[id(shadow)]] = worth(self._steps, left)
             self._ends, self._running = math.inf, []
             self._policy.finished(self._batch, ShadowTiming(self._took), now)
         while self._next < len(self._shadows) and self._shadows[self._next].at <= now:
@@ -149,8 +154,14 @@ class Round:
     """The same shadows through all policies, one policy after the other."""
 
     def __init__(
-        self, factories: dict[str, Factory], arrivals: list["Arrival"], profiles: Profiles, seed: int
+        self,
+        factories: dict[str, Factory],
+        arrivals: list["Arrival"],
+        profiles: Profiles,
+        seed: int,
+        steps: Steps = AT_ONCE,
     ) -> None:
+        self._steps = steps
         self._factories = factories
         self._arrivals = arrivals
         self._profiles = profiles
@@ -167,7 +178,8 @@ class Round:
                 return False
             name = self._left.pop()
             shadows = shadows_of(self._arrivals, self._alone)
-            self._open = self._replays[name] = Replay(self._factories[name](), shadows, self._profiles)
+            policy = self._factories[name]()
+            self._open = self._replays[name] = Replay(policy, shadows, self._profiles, self._steps)
             return True
         for _ in range(events):
             if not self._open.step():
@@ -232,7 +244,9 @@ class Guarded(Generic[U]):
         profiles: Profiles,
         seed: int,
         pace: Pace,
+        steps: Steps = AT_ONCE,
     ) -> None:
+        self._steps = steps
         self.name = next(iter(serving))
         self.switches = 0
         self._pace = pace
@@ -324,7 +338,7 @@ class Guarded(Generic[U]):
         if len(arrivals) < self._pace.arrivals_min:
             return False
         self._seed += 1
-        self._round = Round(self._shadows, arrivals, self._profiles, self._seed)
+        self._round = Round(self._shadows, arrivals, self._profiles, self._seed, self._steps)
         return True
 
     def _judge(self, now: float) -> None:

@@ -115,7 +115,7 @@ guard_slice_events = 8
 """Events of a replay in one slice of `plan`."""
 
 cost_steps_max = 4
-"""Deadlines of one request that each cost something."""
+"""Instants of one request from which on its answer is worth less."""
 
 rest_samples_max = 64
 """The newest times from here to the reply, per application."""

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Final
 
 from hams_schedule.limits import plan_arrivals_max
+from hams_schedule.steps import AT_ONCE, Steps
 from hams_schedule.tables import MIDDLE, TimeTables
 
 RATE: Final = 0
@@ -117,6 +118,17 @@ def best_sizes(tables: TimeTables, window: float) -> list[int]:
     return best
 
 
+def missed(dues: list[float], low: int, high: int, limit: float, steps: Steps) -> tuple[float, int]:
+    """Of the units [low, high) of a batch, those that cannot make steps of cost due before `limit`: what they
+    lose of their worth, and how many miss a step."""
+    parts, most = 0.0, 0
+    for before, share in steps:
+        late = bisect_left(dues, limit + before, low, high) - low
+        parts += share * late
+        most = max(most, late)
+    return parts, most
+
+
 def rollout(
     dues: list[list[float]],
     since: list[list[float]],
@@ -125,11 +137,11 @@ def rollout(
     base: int,
     now: float,
     until: float,
+    steps_of_cost: Steps = AT_ONCE,
 ) -> Outcome:
-    """Run a base policy from `now` on, at most to `until`."""
+    """Run a base policy from `now` on, at most to `until`. What misses a step of cost completes in part."""
     ranks = len(dues)
-    heads = [0] * ranks
-    tails = [0] * ranks
+    heads, tails = [0] * ranks, [0] * ranks
     completed, lost, steps = 0.0, 0, 0
     while now < until:
         best, best_worth, best_rows, next_at = -1, -UNREACHED, 0, UNREACHED
@@ -170,5 +182,9 @@ def rollout(
         lost += begin - heads[best]
         heads[best] = begin + best_rows
         completed += CHANCE * best_rows
+        if len(steps_of_cost) > 1:
+            parts, late = missed(dues[best], begin, begin + best_rows, limit, steps_of_cost)
+            completed -= CHANCE * parts
+            lost += late
         now += tables.expected[best][best_rows]
     return Outcome(completed, lost, steps)

@@ -17,6 +17,7 @@ from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.policies.nexus import Nexus
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import U
+from hams_schedule.steps import AT_ONCE, Steps
 
 QUANTILES: Final = 16
 """Times of a size that stand for its law."""
@@ -27,17 +28,25 @@ DISTRIBUTION: Final = "distribution"
 
 
 def guarded(
-    max_rows: int, shed: bool, profiles: Profiles, max_delay_s: float = 0.0, pace: Pace | None = None
+    max_rows: int,
+    shed: bool,
+    profiles: Profiles,
+    max_delay_s: float = 0.0,
+    pace: Pace | None = None,
+    steps: Steps = AT_ONCE,
 ) -> Guarded[U]:
-    """`Distribution` under the guard. The model idles for company for `max_delay_s` at most."""
-    distribution: Distribution[U] = Distribution(max_rows, shed, profiles, max_delay_s=max_delay_s)
+    """`Distribution` under the guard. The model idles for company for `max_delay_s` at most; `steps`: what
+    an answer is worth by when it comes."""
+    distribution: Distribution[U] = Distribution(
+        max_rows, shed, profiles, steps=steps, max_delay_s=max_delay_s
+    )
 
     def budget_s() -> float:
         return policy.budget_s()
 
     def shadow() -> Distribution[Shadow]:
         replayed: Distribution[Shadow] = Distribution(
-            max_rows, shed, profiles, learns=False, max_delay_s=max_delay_s
+            max_rows, shed, profiles, steps=steps, learns=False, max_delay_s=max_delay_s
         )
         replayed.tables = distribution.present_tables()
         return replayed
@@ -46,7 +55,7 @@ def guarded(
     shadows: dict[str, Callable[[], Policy[Shadow]]] = {DISTRIBUTION: shadow}
     _add_simple(serving, max_rows, shed, profiles, max_delay_s, budget_s)
     _add_simple(shadows, max_rows, shed, profiles, max_delay_s, budget_s)
-    policy: Guarded[U] = Guarded(serving, shadows, profiles, SEED, pace or Pace())
+    policy: Guarded[U] = Guarded(serving, shadows, profiles, SEED, pace or Pace(), steps)
     return policy
 
 

@@ -27,6 +27,7 @@ from hams_schedule.policies.deadline import Deadline
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import SchedulerPort as Policy
 from hams_schedule.serving import guarded
+from hams_schedule.steps import AT_ONCE
 
 PARAMETER = "parameter:"
 
@@ -89,7 +90,8 @@ class PolicyQueue:
     def _policy(self, batch: BatchPolicy, pace: Pace | None) -> Policy[Unit]:
         sheds = batch.when_late is WhenLate.SHED
         if self._classifies:
-            self._guard = guarded(batch.max_rows, sheds, self.profiles, batch.max_delay_s, pace)
+            steps = batch.steps or AT_ONCE
+            self._guard = guarded(batch.max_rows, sheds, self.profiles, batch.max_delay_s, pace, steps)
             return self._guard
         return Deadline(batch.max_rows, sheds, batch.p99_s, self.profiles.rest)
 

@@ -214,6 +214,22 @@ def test_what_is_said_of_kinds_of_requests_arrives_where_it_is_read() -> None:
     assert (b.batch.keep_order, b.batch.costs) == ("", ()), "its applications are other ones"
 
 
+def test_steps_of_cost_end_at_the_deadline_and_arrive_where_they_are_read() -> None:
+    graph = compiled(
+        """
+  frontend: {cost: [{after: 250ms, cost: 1}, {after: 1s, cost: 3}]}
+  operators:
+  - {name: a, model: {entrypoint: "m:A"}, inputs: [request.x],
+     outputs: [{name: z, datatype: FP64, shape: []}], batch: {policy: Distribution}}
+  - {name: b, model: {entrypoint: "m:A"}, inputs: [a], outputs: [{name: z, datatype: FP64, shape: []}]}
+  outputs: [{name: out, from: b.z}]
+"""
+    )
+    assert graph.data.frontend.deadline_s == 1.0
+    a, b = graph.data.operators
+    assert (a.batch.steps, b.batch.steps) == (((0.75, 0.25), (0.0, 0.75)), ())
+
+
 def test_a_file_that_cannot_be_read_is_an_invalid_graph(tmp_path: Path) -> None:
     with pytest.raises(InvalidGraph, match=r"cannot read .*absent.yaml: No such file or directory"):
         load(tmp_path / "absent.yaml")

@@ -162,6 +162,40 @@ FIELDS = [
         "spec.frontend.apps[0].cost: must be from 1 to 1000, found 0",
     ),
     (
+        both(
+            put("operators.0.batch.policy", "Distribution"),
+            put("frontend.cost", [{"after": "1s", "cost": 1}, {"after": "500ms", "cost": 1}]),
+        ),
+        "spec.frontend.cost[1].after: expected more than 1s of the step before, found 500ms",
+    ),
+    (
+        both(
+            put("operators.0.batch.policy", "Distribution"),
+            put("frontend", {"deadline": "2s", "cost": [{"after": "1s", "cost": 1}]}),
+        ),
+        "spec.frontend.cost[0].after: the last step is the deadline: expected 2s as frontend.deadline, found "
+        "1s; leave deadline out",
+    ),
+    (
+        both(
+            put("operators.0.batch.policy", "Distribution"),
+            put("frontend.cost", [{"after": "31s", "cost": 1}]),
+        ),
+        "spec.frontend.cost[0].after: 31s is more than requestTimeout (30s), after which every client gets "
+        "504",
+    ),
+    (
+        put("frontend.cost", [{"after": "1s", "cost": 1}]),
+        "spec.frontend.cost: no operator reads it: none has batch.policy: Distribution",
+    ),
+    (
+        both(
+            put("operators.0.batch.policy", "Distribution"),
+            put("frontend.cost", [{"after": "1s", "cost": 0}]),
+        ),
+        "spec.frontend.cost[0].cost: must be from 1 to 1000, found 0",
+    ),
+    (
         put("operators.0.batch.keepOrder", "parameter:session"),
         "spec.operators[0].batch.keepOrder: Fifo keeps the order of all requests; Deadline and Distribution "
         "read it",

@@ -85,6 +85,9 @@ POLICIES: dict[str, Callable[[], Policy[Work]]] = {
     "deadline-run": lambda: Deadline(MAX_ROWS, False, 0.4),
     "distribution": lambda: Distribution(MAX_ROWS, True, profiles()),
     "distribution-idle": lambda: Distribution(MAX_ROWS, True, profiles(), max_delay_s=0.05),
+    "distribution-steps": lambda: Distribution(
+        MAX_ROWS, True, profiles(), steps=((0.2, 0.5), (0.1, 0.3), (0.0, 0.2))
+    ),
     "distribution-run": lambda: Distribution(MAX_ROWS, False, profiles()),
     "distribution-cold": lambda: Distribution(MAX_ROWS, True, Profiles(prior_p99_s=0.2)),
     "distribution-planned": lambda: Distribution(MAX_ROWS, True, profiles(), on_spot_share=0.0),
@@ -103,6 +106,8 @@ class Served:
 
     batches: list[list[Work]] = field(default_factory=list)
     late: list[Work] = field(default_factory=list)
+    left_s: list[float] = field(default_factory=list)
+    """Of each unit that has run: how long before it was due its batch ended."""
 
 
 def serve(
@@ -124,6 +129,7 @@ def serve(
             return served
         if ends <= now:
             took, ends, running = now - starts, math.inf, False
+            served.left_s += [unit.due - now for unit in served.batches[-1]]
             policy.finished(batch, Took(took, took), now)
         while next_at < len(todo) and todo[next_at][0] <= now:
             policy.add(todo[next_at][1], now)

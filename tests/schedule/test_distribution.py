@@ -4,6 +4,7 @@ lateness."""
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,11 +17,10 @@ from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.split import Rest
+from hams_schedule.steps import AT_ONCE, Steps, worth
 from hams_schedule.tables import SIZES, TimeTables
 
-from .kit import LONG_S, MAX_ROWS, SHORT_S, Took, Work, profiles, time_of
-
-ONE = ((0.0, 1.0),)
+from .kit import LONG_S, MAX_ROWS, SHORT_S, Took, Work, profiles, serve, time_of
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_value_and_time_of_candidates_are_those_of_drawn_batches(
 ) -> None:
     policy = queue(learnt, MIXED)
     view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
-    found = candidates(view, tables, [1.0] * len(tables.cdfs), ONE)
+    found = candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE)
     assert len(found) > 8
     draw = random.Random(1)
     for batch in found:
@@ -97,7 +97,7 @@ def test_the_best_candidate_is_that_of_an_exhaustive_search(
     ]
     policy = queue(learnt, units)
     view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
-    found = candidates(view, tables, [1.0] * len(tables.cdfs), ONE)
+    found = candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE)
     assert max(batch.ratio for batch in found) >= 0.97 * best_ratio(view, tables)
 
 
@@ -211,12 +211,83 @@ def test_steps_of_cost_add_up(learnt: Profiles, tables: TimeTables) -> None:
     policy = queue(learnt, [("short", 0.5)])
     view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
     weights = [1.0] * len(tables.cdfs)
-    both = candidates(view, tables, weights, ((0.0, 1.0), (1.0, 3.0)))
-    assert [batch.value for batch in both] == pytest.approx([4.0])
-    with pytest.raises(ValueError, match="ascending steps"):
-        Terms(((1.0, 1.0),), {})
-    with pytest.raises(ValueError, match="1 to 4"):
-        Terms(tuple((float(step), 1.0) for step in range(5)), {})
+    missed = candidates(view, tables, weights, ((0.6, 0.25), (0.1, 0.25), (0.0, 0.5)))
+    assert [batch.value for batch in missed] == pytest.approx([0.75]), "the first one lies before it came"
+    steps = ((0.5 - SHORT_S, 0.5), (0.0, 0.5))
+    (uncertain,) = candidates(view, tables, weights, steps)
+    chance = tables.grid.chance(tables.cdfs[view.rank[0]], SHORT_S)
+    assert uncertain.value == pytest.approx(0.5 + 0.5 * chance)
+    assert uncertain.first_chance == pytest.approx(chance)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (),
+        ((1.0, 1.0),),
+        ((0.0, 0.5), (1.0, 0.5)),
+        ((1.0, 0.5), (1.0, 0.25), (0.0, 0.25)),
+        ((1.0, 0.5), (0.0, 0.4)),
+        ((math.nan, 0.5), (0.0, 0.5)),
+        ((1.0, 0.0), (0.0, 1.0)),
+        tuple((float(4 - step), 0.2) for step in range(5)),
+    ],
+)
+def test_what_are_no_steps_of_cost_are_refused(steps: Steps) -> None:
+    with pytest.raises(ValueError, match="expected 1 to 4 steps that descend to 0"):
+        Terms(steps, {})
+
+
+HALVES: Steps = ((0.6, 0.5), (0.0, 0.5))
+"""Half of an answer's worth is lost 0.6 s before it is due."""
+
+
+def test_an_answer_that_can_be_worth_all_runs_before_one_that_cannot_any_more(learnt: Profiles) -> None:
+    cls = learnt.classes.class_of("long", math.nan)
+    first = {}
+    for name, steps in (("whole", AT_ONCE), ("halves", HALVES)):
+        policy: Distribution[Work] = Distribution(1, True, learnt, steps=steps, learns=False)
+        for slack in (0.65, 0.6 + 1.5 * LONG_S):
+            policy.add(Work(due=slack, cls=cls, alone=LONG_S), 0.0)
+        first[name] = policy.take(0.0)[0].due
+    assert first == {"whole": 0.65, "halves": 0.6 + 1.5 * LONG_S}
+
+
+def test_what_has_missed_its_first_steps_is_not_late(learnt: Profiles) -> None:
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, steps=HALVES, learns=False)
+    cls = learnt.classes.class_of("short", math.nan)
+    policy.add(Work(due=0.2, cls=cls, alone=SHORT_S), 0.0)
+    policy.add(Work(due=0.001, cls=cls, alone=SHORT_S), 0.0)
+    assert [unit.due for unit in policy.late(0.0)] == [0.001]
+    assert [unit.due for unit in policy.take(0.0)] == [0.2]
+
+
+def test_steps_of_cost_win_what_policies_without_them_lose(learnt: Profiles) -> None:
+    draw = random.Random(4)
+    arrivals, at = [], 0.0
+    for _ in range(600):
+        at += draw.expovariate(1.0 / 0.035)
+        app = draw.choice(("short", "long"))
+        work = Work(due=at + 1.0, cls=learnt.classes.class_of(app, math.nan), alone=drawn(app, draw))
+        arrivals.append((at, work))
+
+    def gained(steps: Steps) -> float:
+        policy: Distribution[Work] = Distribution(4, True, learnt, steps=steps, learns=False)
+        fresh = [(at, replace(work)) for at, work in arrivals]
+        served = serve(policy, fresh, lambda _: [])
+        return sum(worth(MOST_EARLY, left) for left in served.left_s)
+
+    MOST_EARLY: Steps = ((0.8, 0.8), (0.0, 0.2))
+    assert gained(MOST_EARLY) > 1.02 * gained(AT_ONCE)
+
+
+def test_the_quick_rule_counts_steps_too(learnt: Profiles, tables: TimeTables) -> None:
+    policy = queue(learnt, [("short", 0.5)])
+    lines = list(policy.pending.lines.values())
+    whole, half = (quick(lines, tables, Terms(steps, {}), 0.0) for steps in (AT_ONCE, HALVES))
+    assert whole is not None
+    assert half is not None
+    assert (whole.value, half.value) == pytest.approx((1.0, 0.5))
 
 
 def test_the_rest_of_the_path_is_taken_off(learnt: Profiles) -> None:
@@ -261,7 +332,7 @@ def test_the_quick_rule_decides_like_the_full_one_where_one_class_waits(
 ) -> None:
     policy = queue(learnt, [("short", 0.3 + 0.001 * n) for n in range(8)])
     lines = list(policy.pending.lines.values())
-    terms = Terms(ONE, {})
+    terms = Terms(AT_ONCE, {})
     full = decide(lines, tables, Arrivals(), terms, 0.0)
     fast = quick(lines, tables, terms, 0.0)
     assert full is not None
@@ -336,6 +407,9 @@ def test_a_roll_out_counts_what_a_simple_policy_completes(learnt: Profiles, tabl
         outcome = rollout(future.dues, future.since, tables, targets, base, 0.0, 0.4)
         assert outcome.lost == 0
         assert outcome.completed == pytest.approx(0.8 * 8)
+    halves = rollout(future.dues, future.since, tables, targets, EDF, 0.0, 0.4, ((0.2, 0.5), (0.0, 0.5)))
+    assert halves.lost == 4, "what is due first has missed its first step before it has begun"
+    assert halves.completed == pytest.approx(0.8 * (4 + 4 * 0.5))
     hopeless = Future([[0.001] * 3 if one == rank else [] for one in range(len(dues))], tables, [], {})
     outcome = rollout(hopeless.dues, hopeless.since, tables, targets, EDF, 0.0, 0.4)
     assert (outcome.completed, outcome.lost) == (0.0, 3)

@@ -9,7 +9,6 @@ short that planning between two batches would cost too much of it. With few samp
 import math
 from typing import Final, Generic
 
-from hams_schedule.candidates import Costs
 from hams_schedule.classes import REST
 from hams_schedule.decision import BatchChoice, ChoiceKind, Terms, decide, quick
 from hams_schedule.limits import plan_on_spot_share, plan_units_max, rollout_step_s, samples_cold_max
@@ -20,6 +19,7 @@ from hams_schedule.policies.lateness import LatenessPolicy
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import Arrivals
 from hams_schedule.scheduler import BatchTiming, U
+from hams_schedule.steps import AT_ONCE, Steps
 from hams_schedule.tables import TimeTables
 from hams_schedule.trial import EVERY, trial
 
@@ -56,7 +56,7 @@ class Plan(Generic[U]):
 class Distribution(LatenessPolicy[U]):
     """See the module. `profiles` are shared: others may read, dump and merge them.
 
-    `weights`: the cost of missing a unit, by class; `costs`: steps of cost after `due`. `on_spot_share`: the
+    `weights`: the cost of missing a unit, by class; `steps`: how it falls due. `on_spot_share`: the
     share of a batch's time that a decision with roll-outs may take while the model waits.
     """
 
@@ -66,7 +66,7 @@ class Distribution(LatenessPolicy[U]):
         shed: bool,
         profiles: Profiles,
         weights: dict[int, float] | None = None,
-        costs: Costs = ((0.0, 1.0),),
+        steps: Steps = AT_ONCE,
         on_spot_share: float = plan_on_spot_share,
         learns: bool = True,
         max_delay_s: float = 0.0,
@@ -74,7 +74,7 @@ class Distribution(LatenessPolicy[U]):
         super().__init__(max_rows, by_class=True, shed=shed)
         self.profiles = profiles
         self.arrivals = Arrivals()
-        self.terms = Terms(costs, profiles.weights if weights is None else weights)
+        self.terms = Terms(steps, profiles.weights if weights is None else weights)
         self.rest = profiles.rest
         self.terms.rest = self.rest.medians
         self.decisions = [0] * len(ChoiceKind)
@@ -86,7 +86,7 @@ class Distribution(LatenessPolicy[U]):
         self._idles_since = math.inf
         self._idles_until = -math.inf
         self.tables: TimeTables | None = None
-        self.steps = float(STEPS_PRIOR)
+        self.work = float(STEPS_PRIOR)
         """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
         self._untried = 0
@@ -119,7 +119,7 @@ class Distribution(LatenessPolicy[U]):
         tables, running = self.present_tables(), self.running
         if tables is None or running is None or self._plan is not None or self._on_spot(tables):
             return False
-        if budget_s < self.steps * rollout_step_s:
+        if budget_s < self.work * rollout_step_s:
             return False
         at = max(now, running.since + running.expected_s)
         decision = decide(list(self.pending.lines.values()), tables, self.arrivals, self.terms, at)
@@ -190,14 +190,14 @@ class Distribution(LatenessPolicy[U]):
         return decision.spans
 
     def _spent(self, steps: int) -> None:
-        self.steps += STEPS_MEMORY * (steps - self.steps)
+        self.work += STEPS_MEMORY * (steps - self.work)
 
     def _on_spot(self, tables: TimeTables) -> bool:
         """Whether a decision with roll-outs costs little of a batch."""
         if len(self.pending) > plan_units_max:
             return False
         batch_s = tables.expected[tables.rank_of(REST)][1]
-        return self.steps * rollout_step_s <= self._on_spot_share * batch_s
+        return self.work * rollout_step_s <= self._on_spot_share * batch_s
 
     def _build_tables(self) -> None:
         """The tables of the present laws; none while there are too few samples."""
