@@ -17,7 +17,7 @@ from benchmarks.chain import machine
 from benchmarks.http_load import percentile
 from benchmarks.plots import lines
 from benchmarks.report import Result, deliver, rows_of
-from benchmarks.virtual_time import Measured, Request, known, profiles_of
+from benchmarks.virtual_time import PLAN_SLICE_S, Measured, Request, known, profiles_of
 from benchmarks.workloads import CAPACITY_ROWS, CASES, ROWS_MAX, p99_s
 from hams_schedule import decision
 from hams_schedule.decision import decide
@@ -86,7 +86,7 @@ def measure(pending: int, decisions: int, seed: int) -> dict[str, Any]:
             began = time.thread_time()
             decide(list(served.pending.lines.values()), served.tables, served.arrivals, served.terms, now)
             costs["full"].append(time.thread_time() - began)
-        while policy.plan(now, 0.0):
+        while policy.plan(now, PLAN_SLICE_S):
             pass
         now += 0.05
         policy.finished(batch, Measured(0.05, 0.05), now)

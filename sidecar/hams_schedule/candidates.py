@@ -6,6 +6,7 @@ time with some confidence: so a short unit may fill a long batch, and a long one
 `View` is what a decision looks at; it does not change while the decision is made.
 """
 
+import math
 from bisect import bisect_left
 from typing import Generic
 
@@ -94,9 +95,18 @@ class Candidate:
         self.holds_earliest = items[0] == 0
 
 
-def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], steps: Steps) -> list[Candidate]:
-    """All candidates of a view. `weights`: what missing a unit of each rank costs, 1 is usual."""
+def candidates(
+    view: QueueView[U],
+    tables: TimeTables,
+    weights: list[float],
+    steps: Steps,
+    most_steps: float = math.inf,
+) -> list[Candidate]:
+    """All candidates of a view. `weights`: what missing a unit of each rank costs, 1 is usual. Once laws of
+    mixed batches have cost `most_steps`, one that is not known yet is taken for that of a batch of its
+    slowest class alone: it costs little, and promises too little rather than too much."""
     found: list[Candidate] = []
+    most_spent = tables.spent + most_steps
     ranks = len(tables.cdfs)
     for ceiling in range(ranks):
         if not view.by_rank[ceiling]:
@@ -120,7 +130,11 @@ def candidates(view: QueueView[U], tables: TimeTables, weights: list[float], ste
                 for item in items:
                     counts[view.rank[item]] += 1
                 if counts[ceiling] and tables.known[min(rows, tables.max_rows)]:
-                    found.append(valued(view, tables, items, counts, rows, weights, steps))
+                    of = counts
+                    if tables.spent >= most_spent and not tables.knows(counts):
+                        of = [len(items) if rank == ceiling else 0 for rank in range(ranks)]
+                    law = tables.law(of)
+                    found.append(valued(view, tables, law, items, counts, rows, weights, steps))
             if exhausted:
                 break
     return found
@@ -148,14 +162,15 @@ def window(view: QueueView[U], members: list[int], low: int, size: int) -> tuple
 def valued(
     view: QueueView[U],
     tables: TimeTables,
+    law: Law,
     items: list[int],
     counts: list[int],
     rows: int,
     weights: list[float],
     steps: Steps,
 ) -> Candidate:
-    """The candidate of these units. Its earliest-due unit is in time if it is so for all steps."""
-    law = tables.law(counts)
+    """The candidate of these units, whose longest member has this law. Its earliest-due unit is in time if
+    it is so for all steps."""
     at_most = min(rows, tables.max_rows)
     base, slope = tables.base[at_most], tables.slope[at_most]
     start = view.at + base

@@ -4,6 +4,7 @@ quick rule that fits on the critical path.
 Pure functions of what waits, the tables and the instant. They take nothing out of a queue.
 """
 
+import math
 from bisect import bisect_left
 from enum import IntEnum
 from typing import Final, Generic
@@ -24,6 +25,8 @@ PER_SECOND: Final = 1e-6
 """Weight of value per second in a score: it decides between equals."""
 EARLIEST: Final = 0.1
 """What holding the earliest-due unit adds to a score."""
+LAWS: Final = 0.5
+"""Share of the steps of a decision that laws of mixed batches may cost."""
 CONFIDENT: Final = 0.6
 """Chance that the earliest-due unit of a batch has at least, if the batch is to lose nothing."""
 
@@ -82,18 +85,23 @@ def decide(
     terms: Terms,
     now: float,
     idle_until: float = 0.0,
+    most_steps: float = math.inf,
 ) -> BatchChoice[U] | None:
     """The best batch at `now`, or to wait for company until `idle_until` at most; None if no unit has a
-    chance."""
+    chance.
+
+    About `most_steps` are spent at most: roll-outs end there, the candidates of most value per second having
+    been first. The steps of the choice are those that all roll-outs would have taken.
+    """
     best: tuple[QueueView[U], list[Candidate]] | None = None
     best_ratio = -1.0
     likeliest: BatchChoice[U] | None = None
-    weights = terms.by_rank(tables)
+    weights, spent = terms.by_rank(tables), tables.spent
     for line in lines:
         view = QueueView(line, tables, now, terms.rest)
         if not view.due:
             continue
-        batches = candidates(view, tables, weights, terms.steps)
+        batches = candidates(view, tables, weights, terms.steps, LAWS * most_steps)
         ratio = max([batch.ratio for batch in batches], default=-1.0)
         if ratio > best_ratio:  # batch keys compare by value per second
             best, best_ratio = (view, batches), ratio
@@ -102,14 +110,25 @@ def decide(
     if best is None:
         return likeliest
     view, batches = best
-    steps, batch = 0, batches[0]
+    batch, steps = batches[0], tables.spent - spent
     if len(batches) > 1:
-        batch, steps = _rolled(view, batches, tables, arrivals, terms, now)
+        batch, rolled = _rolled(view, batches, tables, arrivals, terms, now, most_steps - steps)
+        steps += rolled
     if len(lines) == 1 and idle_until > now and len(terms.steps) == 1:  # else waiting has its price at once
         until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
         if until > now:
             return BatchChoice([], 0.0, until - now, ChoiceKind.IDLE, steps)
     return BatchChoice(view.spans(batch.items), batch.value, batch.time, ChoiceKind.FULL, steps)
+
+
+def warm(lines: list[Line[U]], tables: TimeTables, terms: Terms, at: float, most_steps: float) -> bool:
+    """Make the laws that a decision at `at` would read, for about so many steps; whether there are more."""
+    spent, weights = tables.spent, terms.by_rank(tables)
+    for line in lines:
+        view = QueueView(line, tables, at, terms.rest)
+        if view.due:
+            candidates(view, tables, weights, terms.steps, most_steps + spent - tables.spent)
+    return tables.spent > spent
 
 
 def alone(view: QueueView[U], tables: TimeTables) -> BatchChoice[U]:
@@ -128,26 +147,32 @@ def _rolled(
     arrivals: Arrivals,
     terms: Terms,
     now: float,
+    most_steps: float,
 ) -> tuple[Candidate, int]:
-    """The best of several candidates by its own value and what the rest of the queue then comes to; its
-    cost."""
+    """The best of several candidates by its own value and what the rest of the queue then comes to; the steps
+    that rolling all of them out takes."""
     window = arrivals.window(now)
     future = Future(view.by_rank, tables, arrivals.expected(now, window), terms.rest)
     targets = best_sizes(tables, window)
     short = shortlist(batches)
     steps = sum([len(batch.items) for batch in batches])
+    of_one = 0  # the steps of one candidate, as far as is known
     edf = largest_confident(batches)
     if edf is not None:
         dues, since = future.without(lows_of(view, edf), edf.counts)
         outcome = rollout(dues, since, tables, targets, EDF, now + edf.time, now + window, terms.steps)
         steps += outcome.steps
+        of_one = 2 * outcome.steps
         if outcome.lost == 0:
             short = [batch for batch in short if batch.holds_earliest]
             if edf not in short:
                 short.append(edf)
     best, best_key = short[0], (-1.0, 0.0, 0.0, 0)
     if len(short) > 1:
-        for batch in short:
+        for place, batch in enumerate(short):
+            if steps + of_one > most_steps:
+                return best, steps + of_one * (len(short) - place)
+            before = steps
             dues, since = future.without(lows_of(view, batch), batch.counts)
             rest = 0.0
             for base in (RATE, EDF):
@@ -155,6 +180,7 @@ def _rolled(
                 outcome = rollout(dues, since, tables, targets, base, begins, now + window, terms.steps)
                 steps += outcome.steps
                 rest = max(rest, outcome.completed)
+            of_one = steps - before
             score = batch.value + DISCOUNT * rest + PER_SECOND * batch.ratio
             if batch.holds_earliest:
                 score += EARLIEST

@@ -15,6 +15,7 @@ from typing import Final, Generic
 from hams_schedule.classes import REST
 from hams_schedule.limits import (
     guard_arrivals_min,
+    guard_plan_s,
     guard_round_s,
     guard_slice_events,
     guard_switch_s,
@@ -147,7 +148,7 @@ class Replay:
         self._ends = now + self._took
         self._batch += 1
         self._policy.started(self._batch, self._running, now)
-        self._policy.plan(now, math.inf)
+        self._policy.plan(now, guard_plan_s)
 
 
 class Round:

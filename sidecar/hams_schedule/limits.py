@@ -85,6 +85,9 @@ laws_cached_max = 4_096
 plan_on_spot_share = 0.05
 """Share of a batch's time that a decision with roll-outs may take while the model waits."""
 
+law_steps = 10
+"""Steps that the law of a batch costs for each class in it, where it is not known yet."""
+
 rollout_step_s = 2e-6
 """What one step of a decision costs, compiled: one class at one batch of a roll-out, or one unit of a
 candidate. Turns a budget of seconds into steps."""
@@ -110,6 +113,9 @@ guard_round_s = 5.0
 
 guard_switch_s = 60.0
 """At most one change of policy in this time, but for the first."""
+
+guard_plan_s = 0.002
+"""What a policy may plan in a replay beside each batch: as much as in one slice where it serves."""
 
 guard_slice_events = 8
 """Events of a replay in one slice of `plan`."""

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from typing import Final
 
 from hams_schedule.classes import REST
-from hams_schedule.limits import laws_cached_max
+from hams_schedule.limits import law_steps, laws_cached_max
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf, Grid, maximum, power
 
@@ -71,6 +71,8 @@ class TimeTables:
         for cdf in self.cdfs:
             self._add(cdf, max_rows)
         self._laws: dict[tuple[int, ...], Law] = {}
+        self.spent = 0
+        """Steps that laws of mixed batches have cost."""
         self.one_class: list[list[Law]] = [
             [Law(grid, power(cdf, size)) for size in QUICK_SIZES if size <= max_rows] for cdf in self.cdfs
         ]
@@ -89,7 +91,12 @@ class TimeTables:
             if len(self._laws) >= laws_cached_max:
                 self._laws.clear()
             law = self._laws[key] = Law(self.grid, maximum(self.cdfs, counts))
+            self.spent += law_steps * sum([count > 0 for count in counts])
         return law
+
+    def knows(self, counts: list[int]) -> bool:
+        """Whether the law of such a batch costs nothing."""
+        return tuple(counts) in self._laws
 
     def _add(self, cdf: Cdf, max_rows: int) -> None:
         """Tables of the next rank: at `sizes`, interpolated in between."""

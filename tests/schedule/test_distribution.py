@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hams_schedule.candidates import Candidate, QueueView, candidates
-from hams_schedule.decision import ChoiceKind, Terms, decide, quick
+from hams_schedule.decision import ChoiceKind, Terms, decide, quick, warm
 from hams_schedule.limits import buckets_max, rest_memory_s
+from hams_schedule.pending import Line
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
@@ -339,6 +340,75 @@ def test_the_quick_rule_decides_like_the_full_one_where_one_class_waits(
     assert fast is not None
     assert fast.kind == ChoiceKind.QUICK
     assert fast.value / fast.time == pytest.approx(full.value / full.time, rel=0.1)
+
+
+def lines_of(policy: Distribution[Work]) -> list[Line[Work]]:
+    return list(policy.pending.lines.values())
+
+
+MANY = [(app, 0.2 + 0.01 * number) for number in range(20) for app in ("short", "long")]
+
+
+def test_a_decision_that_may_cost_nothing_takes_the_most_value_per_second(learnt: Profiles) -> None:
+    policy, tables = queue(learnt, MANY), TimeTables(learnt, MAX_ROWS)
+    arrivals, terms = Arrivals(), Terms(AT_ONCE, {})
+    view = QueueView(lines_of(policy)[0], tables, 0.0, {})
+    ratios = sorted(batch.ratio for batch in candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE))
+    choice = decide(lines_of(policy), tables, arrivals, terms, 0.0, most_steps=0.0)
+    assert choice is not None
+    assert choice.value / choice.time == pytest.approx(ratios[-1])
+
+
+@pytest.mark.parametrize(("most", "made"), [(0.0, "none"), (200.0, "some"), (math.inf, "all")])
+def test_laws_of_mixed_batches_cost_a_decision_no_more_than_they_may(
+    learnt: Profiles, most: float, made: str
+) -> None:
+    policy, tables = queue(learnt, MANY), TimeTables(learnt, MAX_ROWS)
+    decide(lines_of(policy), tables, Arrivals(), Terms(AT_ONCE, {}), 0.0, most_steps=most)
+    view = QueueView(lines_of(policy)[0], tables, 0.0, {})
+    weights = [1.0] * len(tables.cdfs)
+    counts = [batch.counts for batch in candidates(view, tables, weights, AT_ONCE, 0.0)]
+    mixed = [of for of in counts if sum(number > 0 for number in of) > 1]
+    known = [tables.knows(of) for of in mixed]
+    assert len(known) > 3
+    assert {"none": not any(known), "some": any(known) and not all(known), "all": all(known)}[made]
+
+
+def test_laws_are_made_beside_the_running_batch(learnt: Profiles) -> None:
+    policy, tables, terms = queue(learnt, MANY), TimeTables(learnt, MAX_ROWS), Terms(AT_ONCE, {})
+    rounds = 0
+    while warm(lines_of(policy), tables, terms, 0.0, 50.0):
+        rounds += 1
+    assert rounds > 1, "slice by slice"
+    spent = tables.spent
+    decide(lines_of(policy), tables, Arrivals(), terms, 0.0)
+    assert tables.spent == spent
+
+
+def test_a_long_queue_of_the_past_does_not_keep_decisions_short(learnt: Profiles) -> None:
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, learnt, learns=False)
+    policy.work = 50_000.0
+    cls = learnt.classes.class_of("short", math.nan)
+    for batch in range(300):
+        now = float(batch)
+        policy.add(Work(due=now + 0.5, cls=cls, alone=SHORT_S), now)
+        policy.started(batch, policy.take(now), now)
+        policy.finished(batch, Took(SHORT_S), now + SHORT_S)
+    assert policy.decisions[ChoiceKind.QUICK] > 0
+    assert policy.decisions[ChoiceKind.FULL] > 0
+
+
+def test_half_a_plan_is_made_beside_a_long_batch_and_none_beside_a_short_one(learnt: Profiles) -> None:
+    for slack_s, plans in ((LONG_S, True), (SHORT_S / 100, False)):
+        policy = queue(learnt, MANY)
+        policy.work = 50_000.0
+        policy.started(1, policy.take(0.0), 0.0)
+        assert policy.running is not None
+        policy.running.expected_s = slack_s
+        policy.plan(0.0, 0.002)
+        policy.finished(1, Took(slack_s), slack_s)
+        policy.take(slack_s)
+        assert (policy.decisions[ChoiceKind.PLANNED] == 1) is plans
 
 
 def test_a_plan_is_used_when_the_batch_ends_as_expected_and_dropped_when_not(learnt: Profiles) -> None:

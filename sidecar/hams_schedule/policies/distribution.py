@@ -10,7 +10,7 @@ import math
 from typing import Final, Generic
 
 from hams_schedule.classes import REST
-from hams_schedule.decision import BatchChoice, ChoiceKind, Terms, decide, quick
+from hams_schedule.decision import BatchChoice, ChoiceKind, Terms, decide, quick, warm
 from hams_schedule.limits import plan_on_spot_share, plan_units_max, rollout_step_s, samples_cold_max
 from hams_schedule.pending import Span
 from hams_schedule.policies.base import RunningBatch, measured_s, overdue
@@ -27,6 +27,8 @@ STALE: Final = 0.1
 """Share of the running batch's time by which its end may differ from the planned one."""
 STEPS_PRIOR: Final = 100
 """Steps that a decision takes, before one was made."""
+WORK_FORGOTTEN: Final = 1 / 64
+"""Share of what decisions take that is forgotten with each one that rolls nothing out."""
 STEPS_MEMORY: Final = 0.25
 """Weight of the newest decision in the running mean of steps."""
 
@@ -90,6 +92,8 @@ class Distribution(LatenessPolicy[U]):
         """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
         self._untried = 0
+        self._cold = False
+        """Laws that the next decision reads may not be made yet."""
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
@@ -98,6 +102,11 @@ class Distribution(LatenessPolicy[U]):
         self.arrivals.add(now, unit.cls, due - now)
         if self._plan is not None:
             self._plan.arrived.append(due)
+
+    def started(self, batch: int, units: list[U], now: float) -> None:
+        """The model runs `units`."""
+        super().started(batch, units, now)
+        self._cold = True
 
     def deadline(self) -> float:
         """The last instant seen, if anything waits; while idling for company, the end of that."""
@@ -117,12 +126,16 @@ class Distribution(LatenessPolicy[U]):
         if self._learns and self.profiles.refresh():
             return True
         tables, running = self.present_tables(), self.running
-        if tables is None or running is None or self._plan is not None or self._on_spot(tables):
-            return False
-        if budget_s < self.work * rollout_step_s:
+        if tables is None or running is None or self._plan is not None or budget_s <= 0.0:
             return False
         at = max(now, running.since + running.expected_s)
-        decision = decide(list(self.pending.lines.values()), tables, self.arrivals, self.terms, at)
+        lines, most = list(self.pending.lines.values()), budget_s / rollout_step_s
+        if self._on_spot(tables):
+            self._cold = self._cold and warm(lines, tables, self.terms, at, most)
+            return self._cold
+        if self.work > most and budget_s > self._on_spot_share * running.expected_s:
+            return False  # half a plan is worth no more of a short batch
+        decision = decide(lines, tables, self.arrivals, self.terms, at, most_steps=most)
         if decision is not None:
             self._spent(decision.steps)
             units = [unit for span in decision.spans for unit in span.line.units[span.low : span.high]]
@@ -159,9 +172,11 @@ class Distribution(LatenessPolicy[U]):
             idle_until = min(self._idles_since, now) + self._max_delay_s
             if self._idles_since < math.inf and now >= self._idles_until:
                 idle_until = now  # company has not come in time
-            decision = decide(lines, tables, self.arrivals, self.terms, now, idle_until)
+            most = self._most_steps(tables)
+            decision = decide(lines, tables, self.arrivals, self.terms, now, idle_until, most)
         else:
             decision = quick(lines, tables, self.terms, now)
+            self.work *= 1.0 - WORK_FORGOTTEN  # or nothing would tell that queues are short again
         if decision is None:  # all are hopeless and yet here: the rest of their path was misjudged
             earliest = self.pending.earliest()
             return [] if earliest is None else [Span(earliest, 0, 1)]
@@ -196,8 +211,12 @@ class Distribution(LatenessPolicy[U]):
         """Whether a decision with roll-outs costs little of a batch."""
         if len(self.pending) > plan_units_max:
             return False
+        return self.work <= self._most_steps(tables)
+
+    def _most_steps(self, tables: TimeTables) -> float:
+        """The steps that a decision may take while the model waits."""
         batch_s = tables.expected[tables.rank_of(REST)][1]
-        return self.work * rollout_step_s <= self._on_spot_share * batch_s
+        return self._on_spot_share * batch_s / rollout_step_s
 
     def _build_tables(self) -> None:
         """The tables of the present laws; none while there are too few samples."""
