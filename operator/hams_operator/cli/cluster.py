@@ -160,13 +160,14 @@ class Cluster:
             values[name] = base64.b64decode(await self.run_in(_one_pod(seen, name), PROXY, _program("read")))
         return values
 
-    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> None:
+    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> bool:
         """See `Runs`. A pod of each operator writes it."""
         seen = await self.find(graph)
         for name, data in profiles.items():
             text = base64.b64encode(data)
             program = _program("give", "/proc", str(len(text)))
             await self.run_in(_one_pod(seen, name), PROXY, program, stdin=text)
+        return True
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """See `Runs`. The controller tells the graph; it holds for this loss only."""

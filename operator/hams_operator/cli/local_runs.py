@@ -125,18 +125,19 @@ class LocalRuns:
             complain(refused(error))
         return {name: left.get(name, b"") for name in ([operator] if operator else left)}
 
-    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> None:
+    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> bool:
         """See `Runs`. Of a graph that does not run: its next run begins with them."""
         home = _resting(graph)
         if home is None:
             run = choose(graph)
             for operator, data in profiles.items():
                 ask(run, "give", operator, data)
-            return
+            return True
         try:
             learnt.leave(home.profiles, profiles)
         except OSError as error:
             complain(refused(error))
+        return False
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """See `Runs`."""

@@ -369,6 +369,8 @@ def profile(
 
     if sum((clear, save is not None or run is not None, load is not None)) > 1:
         _fail("expected one of --clear, --save, --load and --run (with --save or without)", 2)
+    if data is not None and run is None:
+        _fail("--data is for --run", 2)
     if run is not None:
         target = Target(context, namespace)
         raise Code(work.run(target, graph, operator, run, data, samples, save, output))

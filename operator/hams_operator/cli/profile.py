@@ -69,16 +69,17 @@ def load(target: Target, graph: str | None, operator: str, file: Path, output: O
     except FileRefused as error:
         complain(str(error))
 
-    async def asked(runs: Runs) -> list[str]:
+    async def asked(runs: Runs) -> tuple[list[str], bool]:
         learns = await runs.stored(graph, operator)
         try:
             given = assigned(profiles, learns or profiles, operator)
         except NothingLearnt as error:
             complain(f"{file}: {error}")
-        await runs.give(graph, given)
-        return list(given)
+        return list(given), await runs.give(graph, given)
 
-    return _said("loaded", on_runs(target, asked), "all instances of", f"know what is in {file}", output)
+    names, now = on_runs(target, asked)
+    who = "all instances of" if now else f"{graph} does not run now; in its next run"
+    return _said("loaded", names, who, f"know what is in {file}", output)
 
 
 def run(
@@ -99,12 +100,13 @@ def run(
     name = graph or compiled.data.name
     if into is not None:
         _write(into, name, profiles)
+        knows = f"{into} has it"
     else:
 
-        async def given(runs: Runs) -> None:
-            await runs.give(name, profiles)
+        async def given(runs: Runs) -> bool:
+            return await runs.give(name, profiles)
 
-        on_runs(target, given)
+        knows = f"{name} knows it" if on_runs(target, given) else f"the next run of {name} knows it"
     if output is Output.JSON:
         print_json([item.report for item in times])
         return 0
@@ -112,7 +114,7 @@ def run(
     for item in times:
         if item.failed:
             sys.stderr.write(f"{item.operator}: {item.failed} batches failed and were not measured\n")
-    sys.stdout.write(f"{name if into is None else into} knows it\n")
+    sys.stdout.write(f"{knows}\n")
     return 0
 
 

@@ -82,8 +82,9 @@ class Runs(Protocol):
     async def stored(self, graph: str | None, operator: str) -> dict[str, bytes]:
         """What of it is stored for others, by operator; empty where there is nothing."""
 
-    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> None:
-        """Have the instances of each operator know a stored profile in place of what they have learnt."""
+    async def give(self, graph: str | None, profiles: Mapping[str, bytes]) -> bool:
+        """Have the instances of each operator know a stored profile in place of what they have learnt. False:
+        the graph does not run, and its next run will."""
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """Let a lost state begin again; the name of its graph."""

@@ -127,7 +127,7 @@ def test_without_a_run_the_next_one_begins_with_a_file(
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     write(first, "g", {"a": profile(), "b": profile(0.1)})
     assert command.load(Target(), "h", "", first, Output.TEXT) == 0
-    assert capsys.readouterr().out == f"all instances of a, b know what is in {first}\n"
+    assert capsys.readouterr().out == f"h does not run now; in its next run a, b know what is in {first}\n"
     assert command.save(Target(), "h", "b", second, Output.JSON) == 0
     assert json.loads(capsys.readouterr().out) == {"saved": ["b"]}
     assert mean_s(read(second)["b"]) == pytest.approx(0.1, rel=0.05)
