@@ -107,9 +107,7 @@ def _value(rule: object) -> str:
         case fields.Flag():
             return "`true` or `false`"
         case fields.OneOf():
-            return ", ".join(
-                f"`{option.value}`" for option in rule.options if option.value not in rule.remarks
-            )
+            return ", ".join(f"`{option.value}`" for option in rule.options)
         case fields.Json():
             return "mapping" + (f" of {', '.join(f'`{key}`' for key in rule.keys)}" if rule.keys else "")
         case fields.Pairs():

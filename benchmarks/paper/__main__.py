@@ -22,7 +22,6 @@ from benchmarks.paper.services import (
     FULL_BATCH,
     MODES,
     SERVICES,
-    UNBUILT,
     Service,
     Settings,
     read_times,
@@ -156,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     add_options(parser)
     parser.add_argument("--part", type=_one_of("part", [*PARTS, ALL]), default=None)
     parser.add_argument("--services", type=_several("service", list(SERVICES)), default=None)
-    parser.add_argument("--modes", type=_several("mode", list(MODES), UNBUILT), default=None)
+    parser.add_argument("--modes", type=_several("mode", list(MODES)), default=None)
     parser.add_argument(
         "--loads", type=_several("load", overhead.LOADS), default=overhead.LOADS, help="of part overhead"
     )
@@ -224,15 +223,11 @@ def _one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
     return read
 
 
-def _several(
-    what: str, known: Sequence[str], unbuilt: dict[str, str] | None = None
-) -> Callable[[str], tuple[str, ...]]:
+def _several(what: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def read(text: str) -> tuple[str, ...]:
         for name in text.split(","):
-            if unbuilt is not None and name in unbuilt:
-                raise argparse.ArgumentTypeError(unbuilt[name])
             if name not in known:
-                raise argparse.ArgumentTypeError(_unknown(what, name, [*known, *(unbuilt or ())]))
+                raise argparse.ArgumentTypeError(_unknown(what, name, known))
         return tuple(text.split(","))
 
     return read

@@ -46,7 +46,7 @@ shown, and it is no result. <i>Others' cores</i> is what else the machine did me
 waits until its device would be done, without CPU. Device times add up to the paper's NonStop / 1.02, split by
 assumption; <code>--times</code> replaces them. States are real bytes in memory, captured, sent and received
 by the product. <i>everything</i>: all of a module, as in the paper; <i>cells</i>: what changes. States travel
-whole: deltas are not built yet. LineageStash is not built yet, so its columns are the paper's alone.</p>
+whole: deltas are not built yet. LineageStash is ours, made after what the paper says of its own.</p>
 <p>Data come from packages: digits of scikit-learn, prices of vega_datasets, texts of
 <code>pydoc_data.topics</code>; speech is synthesised from words. No accuracy is claimed. Real models on a
 GPU: not measured.</p>

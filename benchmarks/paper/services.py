@@ -19,17 +19,16 @@ import yaml
 
 from hams_load.inference import InferTensor, tensor
 from hams_protocol.graph import Mode
+from hams_protocol.modes import ModePolicy
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "paper"
 MIB = 1 << 20
 FULL_BATCH = 64
+STORE = "store"
+"""The folder of states, where a mode stores them, beside the graph's file."""
+
 BARE = Mode.NONE.value
 MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
-UNBUILT = {
-    "LineageStash": "mode LineageStash is not built yet: the other modes can be measured, it cannot",
-}
-"""Modes of the paper that nobody can select yet, and what to say of them."""
-
 Times = Mapping[str, Mapping[str, tuple[float, float]]]
 """Service, operator: (compute, update), ms at a full batch."""
 
@@ -132,6 +131,8 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
             config.update(state=settings.state, bytes=settings.bytes, **settings.more)
             if mode == BARE:
                 operator["stateful"]["backups"] = 0
+            if ModePolicy.of(Mode(mode)).replays:
+                operator["stateful"]["checkpoint"] = {"every": "1s", "dir": STORE}
         if not standby:
             operator.pop("standby", None)
         if settings.models == "real":
@@ -143,9 +144,13 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
 
 @contextmanager
 def graph_file(graph: Mapping[str, Any]) -> Iterator[Path]:
-    """A file with a graph, in a folder of its own, beside the models that it names."""
+    """A file with a graph, in a folder of its own, beside the models that it names and the store."""
     with tempfile.TemporaryDirectory(prefix="hams-bench-") as folder:
         (Path(folder) / "paper").symlink_to(FOLDER / "paper")
+        for operator in graph["spec"]["operators"]:
+            checkpoint = operator.get("stateful", {}).get("checkpoint")
+            if checkpoint is not None:
+                checkpoint["dir"] = str(Path(folder) / STORE)
         path = Path(folder) / "graph.yaml"
         path.write_text(yaml.safe_dump(dict(graph), sort_keys=False))
         yield path

@@ -25,7 +25,9 @@ from hams_protocol.graph import (
     SchedulePolicy,
     TensorSpec,
     WhenLate,
+    WhenLost,
 )
+from hams_protocol.modes import ModePolicy
 
 
 def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
@@ -59,7 +61,7 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 suspect_after_s=spec.recovery.suspect_after_s,
                 max_attempts=spec.recovery.max_attempts,
                 when_unprotected=spec.recovery.when_unprotected,
-                when_lost=spec.recovery.when_lost,
+                when_lost=WhenLost.RESTART if ModePolicy.of(spec.mode).replays else spec.recovery.when_lost,
                 suspects=spec.recovery.suspects,
             ),
             inputs=tuple(
@@ -85,6 +87,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
     position = wiring.index[name]
     op = wiring.resource.spec.operators[position]
     stateful = op.stateful
+    replays = ModePolicy.of(wiring.resource.spec.mode).replays  # no copies: a lost state is run again
     return Operator(
         name=name,
         join=op.join,
@@ -97,7 +100,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         outputs=tuple(
             TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs
         ),
-        batch=_batch(op, wiring.resource.spec.frontend),
+        batch=_batch(op, wiring.resource.spec.frontend, replays),
         model=ModelSpec(
             op.model.entrypoint,
             _json(op.model.config),
@@ -107,7 +110,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
             _json(op.model.warm_up.row) if op.model.warm_up.enabled else "",
         ),
         stateful=stateful is not None,
-        backups=stateful.backups if stateful else 0,
+        backups=stateful.backups if stateful and not replays else 0,
         window=stateful.window if stateful else 1,
         slots=op.replicas,
         hot_standbys=op.standby.hot,
@@ -131,10 +134,10 @@ def _steps(frontend: rs.Frontend) -> tuple[tuple[float, float], ...]:
     return tuple((_last_step_s(frontend) - step.after_s, step.cost / total) for step in frontend.cost)
 
 
-def _batch(op: rs.OperatorSection, frontend: rs.Frontend) -> BatchPolicy:
+def _batch(op: rs.OperatorSection, frontend: rs.Frontend, replays: bool) -> BatchPolicy:
     given = op.batch
     costs = {app.name: float(app.cost) for app in frontend.apps if app.cost > 1}
-    sheds = given.policy is not SchedulePolicy.FIFO and op.stateful is None
+    sheds = given.policy is not SchedulePolicy.FIFO and op.stateful is None and not replays
     return BatchPolicy(
         given.max_rows,
         given.max_delay_s,

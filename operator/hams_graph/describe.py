@@ -120,6 +120,11 @@ def _notes(graph: Graph) -> list[str]:
     policy = ModePolicy.of(data.mode)
     if not policy.replicates:
         notes.append(f"mode {data.mode.value} protects nothing: what a failed instance held is lost")
+    elif policy.replays:
+        notes.append(
+            f"mode {data.mode.value} is a baseline for measurements: it promises one answer and no loss for "
+            "deterministic models only"
+        )
     elif policy.holds_outputs or policy.stops_to_copy:
         notes.append(f"mode {data.mode.value} is a baseline for measurements: no user wants it")
     if data.frontend.replicas == 1:
@@ -129,7 +134,7 @@ def _notes(graph: Graph) -> list[str]:
     if data.managers == 1:
         notes.append("one manager: no failover while it is away")
     for op in data.operators:
-        if op.stateful and op.backups == 0:
+        if op.stateful and op.backups == 0 and not policy.replays:
             notes.append(
                 f'"{op.name}" has no backup: its state is lost with its primary; Redundant stays False'
             )

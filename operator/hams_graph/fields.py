@@ -215,16 +215,13 @@ class OneOf(Generic[E]):
 
     options: type[E]
     slips: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def read(self, value: Plain, path: Path, notes: Notes) -> E:
         """The member; the first one as stand-in."""
         choices = [option.value for option in self.options]
         if isinstance(value, str) and value in choices:
             return self.options(value)
-        if isinstance(value, str) and value in self.remarks:
-            notes.say(path, self.remarks[value])
-        elif isinstance(value, str) and value.lower() in self.slips:
+        if isinstance(value, str) and value.lower() in self.slips:
             notes.say(
                 path,
                 f"expected {listed(choices)}, found {shown(value)}; did you mean "

@@ -176,8 +176,6 @@ _SLIPS = {
     "bytes": "BYTES",
 }
 
-_LATER = f"is described for measurements but is not there yet; this version runs {', '.join(Mode)}"
-
 
 class Lanes(enum.StrEnum):
     """What a reply tensor does with several executions for one request."""
@@ -694,10 +692,7 @@ class GraphSpec:
     """What the graph should be."""
 
     mode: Mode = field_of(
-        OneOf(
-            Mode,
-            remarks={"LineageStash": f'mode "LineageStash" {_LATER}'},
-        ),
+        OneOf(Mode),
         default=Mode.NON_STOP,
         about="how states are protected; None protects nothing, the others but NonStop are baselines for "
         "measurements",

@@ -14,6 +14,7 @@ from hams_graph.problems import Path, did_you_mean, listed, spell
 from hams_graph.wiring import REQUEST, EdgeTensor, TensorType, Wiring, called, operator_path, wire
 from hams_protocol.graph import FRONTEND, AdmissionPolicy, Join, SchedulePolicy, WhenLate, WhenUnprotected
 from hams_protocol.limits import queue_units_max
+from hams_protocol.modes import ModePolicy
 
 RESERVED = (REQUEST, "reply", "frontend", "manager")
 """Names with a meaning of their own in inputs, routes and `hams kill`."""
@@ -31,6 +32,7 @@ def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = Fals
     for position, op in enumerate(resource.spec.operators):
         _check_inputs(wiring, notes, position, op)
         _check_state(resource.spec, notes, position, op)
+        _check_replay(resource.spec, notes, position, op)
         _check_outputs(notes, position, op)
         _check_feedback(wiring, notes, position, op)
         _check_entrypoint(notes, position, op.model.entrypoint)
@@ -161,6 +163,30 @@ def _check_state(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operato
             (*path, "stateful", "backups"),
             f'is 0, and "recovery.whenUnprotected: Block" waits for a backup: "{op.name}" would never '
             "answer; give it a backup or use Continue",
+        )
+
+
+def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.OperatorSection) -> None:
+    """Where a lost state is run again, it must be stored, and nothing may be decided by the clock."""
+    if not ModePolicy.of(spec.mode).replays:
+        return
+    path, mode = operator_path(position), f'mode "{spec.mode.value}"'
+    if op.stateful is not None and op.stateful.checkpoint is None:
+        notes.say(
+            (*path, "stateful", "checkpoint"),
+            f'is missing: {mode} has no backups, and "{op.name}" begins again from its checkpoint; say where '
+            "it is written",
+        )
+    if op.join is Join.FIRST:
+        notes.say(
+            (*path, "join"),
+            f'"First" takes what comes first, which {mode} could not run again alike; use Combine or '
+            "Interleave, or another mode",
+        )
+    if op.batch.when_late is WhenLate.SHED and op.batch.policy is not SchedulePolicy.FIFO:
+        notes.say(
+            (*path, "batch", "whenLate"),
+            f'"Shed" goes by the clock, which {mode} could not run again alike; use Run, or another mode',
         )
 
 

@@ -41,8 +41,10 @@ def _check(findings: Findings) -> Report:
     tables = Tables(findings)
     if tables.header is not None:
         OneWriter(tables)
-        dependencies = Dependencies(tables)
-        visibility = Visibility(tables, dependencies.tainted)
+        if tables.replays:
+            findings.skip("I3", "what was lost is run again, and replies do not wait for it")
+        tainted = set() if tables.replays else Dependencies(tables).tainted
+        visibility = Visibility(tables, tainted)
         OnceEach(tables, visibility)
         Clients(tables)
         Converged(tables)

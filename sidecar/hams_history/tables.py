@@ -34,6 +34,10 @@ FRONTEND = "F"
 MODES_WITHOUT_DURABILITY = frozenset(("None",))
 """Modes in which no reply waits for what it depends on."""
 
+MODES_THAT_REPLAY = frozenset(("LineageStash",))
+"""Modes in which an epoch runs again what the one before has run after its end, and a value is named by its
+bytes: of executions that are alike the last one stands for all. I3 is not promised there."""
+
 Exec = tuple[int, ExecLine]
 """An executed unit and the position of its line."""
 UnitKey = tuple[str, tuple[str, ...]]
@@ -159,6 +163,7 @@ class Tables:
         self.ordered = False
         self.blocks = False
         self.waits = True
+        self.replays = False
         self.operators: dict[str, OperatorTable] = {}
         self.order: list[OperatorTable] = []
         self.producers: dict[str, Exec] = {}
@@ -197,6 +202,7 @@ class Tables:
         self.ordered = header.ordered
         self.blocks = header.blocks
         self.waits = header.mode not in MODES_WITHOUT_DURABILITY
+        self.replays = header.mode in MODES_THAT_REPLAY
         if not 1 <= header.format <= FORMAT:
             self.findings.problem(f"the format is {header.format}; formats 1 to {FORMAT} are known", position)
         for name, entry in header.operators.items():
@@ -237,10 +243,37 @@ class Tables:
 
     # ---- lines ----
 
-    def _sort_lines(self) -> None:
+    def _run_again(self) -> set[int]:
+        """Where units stand that an end has cut off, and that were run again, alike, in a later epoch; and,
+        without a state, those that were run before."""
+        ends: dict[tuple[str, int], int] = {}
+        for line in self.findings.history.lines:
+            if isinstance(line, FailoverLine):
+                ends[line.op, line.epoch - 1] = line.end
+        newest: dict[tuple[object, ...], int] = {}
+        again: set[int] = set()
+        for position, line in sorted(self._execs(), key=lambda item: (item[1].epoch, item[0]), reverse=True):
+            keys: list[tuple[object, ...]] = [(line.op, line.req, line.lane, line.out, line.seq)]
+            if line.out is not None:
+                keys.append((line.op, line.req, line.lane, line.out))
+            is_cut = line.seq is None or line.seq > ends.get((line.op, line.epoch), line.seq)
+            if is_cut and any(newest.get(key, 0) > line.epoch for key in keys):
+                again.add(position)
+            for key in keys:
+                newest.setdefault(key, line.epoch)
+        return again
+
+    def _execs(self) -> Iterator[tuple[int, ExecLine]]:
         for position, line in enumerate(self.findings.history.lines):
             if isinstance(line, ExecLine):
-                self._take_exec(position, line)
+                yield position, line
+
+    def _sort_lines(self) -> None:
+        again = self._run_again() if self.replays else set()
+        for position, line in enumerate(self.findings.history.lines):
+            if isinstance(line, ExecLine):
+                if position not in again:
+                    self._take_exec(position, line)
             elif isinstance(line, ApplyLine):
                 if (table := self._stateful(position, line.op)) is not None:
                     table.applies.append((position, line))

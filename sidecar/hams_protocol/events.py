@@ -172,6 +172,15 @@ class Loaded:
 
 
 @frozen
+class CheckpointWritten:
+    """Whether a checkpoint of this version is on disk, whole."""
+
+    epoch: int
+    version: int
+    whole: bool
+
+
+@frozen
 class CheckpointRead:
     """The newest valid checkpoint of the operator; None if there is none."""
 
@@ -226,6 +235,7 @@ Event = (
     | Captured
     | Loaded
     | CheckpointRead
+    | CheckpointWritten
     | Drain
     | ClientRequest
     | ClientGone

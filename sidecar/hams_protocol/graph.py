@@ -36,6 +36,7 @@ class Mode(enum.StrEnum):
     BUFFERED_OUTPUTS = "BufferedOutputs"
     STOP_AND_COPY = "StopAndCopy"
     REMUS = "Remus"
+    LINEAGE_STASH = "LineageStash"
     NONE = "None"
 
 

@@ -12,9 +12,11 @@ from dataclasses import replace
 from hams_protocol import limits
 from hams_protocol.deadlines import Deadlines
 from hams_protocol.deps import Dep, Deps
+from hams_protocol.determinants import KnownDeterminants
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Completion, Consumed, Durable, Token
+from hams_protocol.modes import ModePolicy
 from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
 
@@ -37,6 +39,8 @@ class Knowledge:
         self.revision = -1
         self.completed = CompletionSet()
         self.deadlines = Deadlines()
+        self.determinants = KnownDeterminants()
+        self._replays = ModePolicy.of(graph.data.mode).replays
         self._durable: dict[str, Dep] = {}
         self._marks: dict[str, dict[int, int]] = {}
         self._sets: dict[str, ReplicaSet] = {}
@@ -121,6 +125,8 @@ class Knowledge:
 
     def announce(self, notice: Durable) -> list[str]:
         """Take over durable watermarks; the operators whose watermark rose."""
+        if self._replays:
+            return [dep.op for dep in notice.versions if self._stored(dep)]
         risen = []
         for dep in notice.versions:
             marks = self._marks.get(dep.op)
@@ -136,6 +142,16 @@ class Knowledge:
             risen.append(dep.op)
         return risen
 
+    def _stored(self, dep: Dep) -> bool:
+        """Where states are replayed, a version is what it was in every epoch, and durable once it is
+        stored."""
+        held = self._durable.get(dep.op)
+        if held is not None and held.seq >= dep.seq:
+            return False
+        self._durable[dep.op] = dep
+        self.determinants.durable(dep.op, dep.seq)
+        return True
+
     def watermark(self, op: str) -> Dep | None:
         """The newest version of `op` known to be durable by an announcement."""
         return self._durable.get(op)
@@ -143,6 +159,9 @@ class Knowledge:
     def status_of(self, dep: Dep) -> Status:
         """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance
         came: its sender sends again, without it."""
+        if self._replays:
+            stored = self._durable.get(dep.op)
+            return Status.DURABLE if stored is not None and dep.seq <= stored.seq else Status.PENDING
         replica_set = self._sets.get(dep.op)
         epoch = 0 if replica_set is None else replica_set.epoch
         if dep.epoch > epoch:

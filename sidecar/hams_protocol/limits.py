@@ -277,3 +277,15 @@ them."""
 
 lost_log_stride_requests = 1 << 32
 """A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""
+
+checkpoint_batches = 150
+"""Where states are replayed, a state is stored after so many versions: as the paper's measurements do."""
+
+checkpoint_idle_s = 0.25
+"""Where states are replayed, a primary that has run nothing for so long stores its state."""
+
+replayed_versions_max = 4 * checkpoint_batches
+"""Where states are replayed, at most so many versions are not stored; the next update waits."""
+
+checkpoint_again_after_s = 1.0
+"""Where states are replayed, a state that could not be stored is written again after this time."""

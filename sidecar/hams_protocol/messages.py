@@ -41,6 +41,11 @@ class Payload(Protocol):
         ...
 
     @property
+    def content(self) -> str:
+        """Names its bytes: two values with one content are one. Asked for only where states are replayed."""
+        ...
+
+    @property
     def fresh_nbytes(self) -> int:
         """Of a state: bytes that it does not share with the version before; `nbytes` if it shares none."""
         ...
@@ -94,11 +99,37 @@ class ModelError:
 
 
 @frozen
+class Ran:
+    """One unit of a batch that was run: `error` is what it passed on if it ran no model."""
+
+    unit: UnitId
+    kind: Kind
+    error: ModelError | None
+
+
+@frozen
+class Determinant:
+    """In which order, and in which batch, a stateful operator has run units: what a deterministic model needs
+    to come from the version before to `version` again (protocol.md, section 9)."""
+
+    op: str
+    epoch: int
+    version: int
+    units: tuple[Ran, ...]
+
+    @property
+    def first(self) -> int:
+        """The seq of its first unit."""
+        return self.version - len(self.units) + 1
+
+
+@frozen
 class Token:
     """What travels on an edge (protocol.md, sections 1 and 3). The same token may go to several targets.
 
     `renamed` is set on the input of an internal request: pairs (request tensor, name of that tensor in
-    `payload`); else empty.
+    `payload`); else empty. `determinants`: where states are replayed, how those came about from which it
+    stems, as far as they are not durable.
     """
 
     request: RequestId
@@ -113,6 +144,7 @@ class Token:
     error: ModelError | None = None
     payload: Payload | None = None
     renamed: tuple[tuple[str, str], ...] = ()
+    determinants: tuple[Determinant, ...] = ()
 
     @property
     def unit(self) -> UnitId:
@@ -143,6 +175,7 @@ class Token:
             self.error,
             self.payload,
             self.renamed,
+            self.determinants,
         )
 
 
@@ -331,6 +364,28 @@ class ReplyAge:
 
     request: RequestId
     seconds: float
+
+
+@frozen
+class AskDeterminants:
+    """A new primary in `epoch`, to everybody downstream: how did the versions above `above` of `op` come
+    about? Who knows an older generation than `generation` answers once it knows that."""
+
+    op: str
+    epoch: int
+    above: int
+    generation: int
+
+
+@frozen
+class Determinants:
+    """What the sender knows of that. `led`: as in `SlotAnswer`."""
+
+    op: str
+    epoch: int
+    generation: int
+    items: tuple[Determinant, ...]
+    led: tuple[str, int] | None = None
 
 
 @frozen
@@ -676,6 +731,8 @@ PeerMessage = (
     | Completion
     | SlotQuery
     | SlotAnswer
+    | AskDeterminants
+    | Determinants
     | TopologyNews
     | AskTopology
     | LogAppend

@@ -14,7 +14,9 @@ class ModePolicy:
     `replicates`: states and logs are shipped to replicas. `retains`: tokens are kept for a new owner.
     `waits_for_durable`: replies are held until what they depend on is durable. `holds_outputs`: so are all
     outputs of a state, which leave once its version is durable. `stops_to_copy`: no batch begins before the
-    state of the one before is captured.
+    state of the one before is captured. `replays`: no state is shipped. Every so many batches it goes to a
+    store, which makes it durable; a new primary runs again what came after, as tokens and replies tell
+    (`determinants`).
     """
 
     replicates: bool
@@ -22,6 +24,7 @@ class ModePolicy:
     waits_for_durable: bool
     holds_outputs: bool = False
     stops_to_copy: bool = False
+    replays: bool = False
 
     @staticmethod
     def of(mode: Mode) -> "ModePolicy":
@@ -37,6 +40,9 @@ _POLICIES = {
     Mode.STOP_AND_COPY: ModePolicy(replicates=True, retains=True, waits_for_durable=True, stops_to_copy=True),
     Mode.REMUS: ModePolicy(
         replicates=True, retains=True, waits_for_durable=True, holds_outputs=True, stops_to_copy=True
+    ),
+    Mode.LINEAGE_STASH: ModePolicy(
+        replicates=True, retains=True, waits_for_durable=True, stops_to_copy=True, replays=True
     ),
     Mode.NONE: ModePolicy(replicates=False, retains=False, waits_for_durable=False),
 }

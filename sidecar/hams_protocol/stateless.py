@@ -270,9 +270,13 @@ class StatelessMachine(Vertex):
         that it has begun, and internal requests, as a client's request is complete only when its feedback has
         ended. Nor does a request before one that it has begun. Another operator may be leaving, too, and hold
         that one back until this one is complete: in one order for all, the first that is open waits nowhere.
+
+        Where states are replayed, the slot moves at once (`_pass_on`): everything waits for the successor.
         """
         request = unit.id.request
         slot = slot_number(request, self._slots) if self._leaving else -1
+        if self.mode.replays:
+            return slot in self._leaving
         if slot not in self._leaving or self.joins.meta(unit).hops or self.outbox.tokens(request):
             return False
         return _order(request) > self._begun[slot]
@@ -298,7 +302,8 @@ class StatelessMachine(Vertex):
 
     def _pass_on(self) -> None:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner
-        proposes its successor."""
+        proposes its successor. Where states are replayed, the successor executes again what is not complete:
+        that may wait for a state that is run again, which may wait for a unit of this slot."""
         if self._draining and not self._owned and self.keeper.is_needed:
             return
         if self._draining and not self._owned:
@@ -307,8 +312,9 @@ class StatelessMachine(Vertex):
             return
         if not self._proposals.may_propose:
             return
-        busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
-        busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
+        busy = {slot_number(unit.id.request, self._slots) for unit in self._running}
+        if not self.mode.replays:
+            busy |= {slot_number(request, self._slots) for request in self.outbox.requests()}
         for number, successor in self._leaving.items():
             successor = successor or self._substitute()
             if successor is None or number in busy or number in self._inquiries:

@@ -27,10 +27,12 @@ from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name, fan_
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
     LATE,
+    AskDeterminants,
     Attempt,
     AttemptAck,
     Completion,
     Deliver,
+    Determinants,
     Durable,
     Kind,
     Message,
@@ -171,6 +173,7 @@ class Vertex(ABC):
         on(Completion, self._completed)
         on(TopologyNews, self._news)
         on(SlotQuery, self._slot_query)
+        on(AskDeterminants, self._determinants_asked)
         on(Attempt, self._attempted)
         on(AttemptAck, self.attempts.acknowledged)
         on(StateCopy, self._copied)
@@ -275,6 +278,7 @@ class Vertex(ABC):
             if not again:
                 self._undecided.append((sender, message))
             return
+        knowledge.determinants.learn(token.determinants)
         if self.is_consumed(token):
             self._acknowledge(sender, message, token.value_id)
             if self.operator.join is not Join.FIRST:
@@ -397,6 +401,19 @@ class Vertex(ABC):
         if answer is not None:
             self.ctx.send(sender, answer)
 
+    def _determinants_asked(self, sender: InstanceId, ask: AskDeterminants) -> None:
+        """From here on nothing is taken of the asker's former self, whose epoch is known to be over."""
+        generation = self.knowledge.topology.generation
+        if generation < ask.generation:
+            self.gossip.ask(sender)
+        elif not self.operator.stateful or self.sending_epoch(RequestId(0, 0)) is not None:
+            items = self.knowledge.determinants.above(ask.op, ask.above)
+            self.ctx.send(sender, Determinants(ask.op, ask.epoch, generation, items, self.led()))
+
+    def led(self) -> tuple[str, int] | None:
+        """The replica set that this instance leads, and in which epoch."""
+        return None
+
     def held_from_slot(self, query: SlotQuery, beside: Iterable[Token]) -> tuple[Token, ...]:
         """Tokens from a slot, of open requests: those in the joins, and those that are kept `beside` them."""
         slots = len(self.knowledge.slots_of(query.op))
@@ -460,17 +477,25 @@ class Vertex(ABC):
         error: ModelError | None,
     ) -> tuple[ValueId, tuple[tuple[str, Token], ...]]:
         """Value id and one token per out-edge: the value for the targets routed to, skips for the others."""
-        op, out = self.operator, self.new_value_id()
+        op, out = self.operator, self._value_id(unit, kind, payload)
         fan = self._fan(unit, out)
         request, lane = unit.id
         meta = self.knowledge.deadlines.meta(self.joins.meta(unit), request, self.ctx.now)
-        value = Token(request, lane, op.name, kind, out, deps, route, meta, fan, error, payload)
+        causes = self.knowledge.determinants.everything()
+        value = Token(request, lane, op.name, kind, out, deps, route, meta, fan, error, payload, (), causes)
         skip = (
-            Token(request, lane, op.name, Kind.SKIP, f"{out}!", deps, route, meta)
+            Token(request, lane, op.name, Kind.SKIP, f"{out}!", deps, route, meta, determinants=causes)
             if len(route) < len(op.targets)
             else value
         )
         return out, tuple((target, value if target in route else skip) for target in op.targets)
+
+    def _value_id(self, unit: Unit, kind: Kind, payload: Payload | None) -> ValueId:
+        """Where states are replayed, a value that is made again is the same one if its bytes are."""
+        if not self.mode.replays:
+            return self.new_value_id()
+        what = kind.name if payload is None else payload.content
+        return f"{self.operator.name}:{unit.id.request}{'.'.join(('', *unit.id.lane))}:{what}"
 
     def _fan(self, unit: Unit, out: ValueId) -> tuple[tuple[str, ValueId], ...]:
         """Fan-out executions it stems from. Stateful ones too: what stems from before a reported loss is not
@@ -490,4 +515,4 @@ class Vertex(ABC):
 
     def own_dep(self, epoch: int, seq: int) -> Dep:
         """The dependency on this operator's own state."""
-        return Dep(self.operator.name, epoch, seq)
+        return Dep(self.operator.name, 1 if self.mode.replays else epoch, seq)

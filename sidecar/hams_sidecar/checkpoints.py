@@ -40,10 +40,11 @@ class CheckpointWriter:
         self._writing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    def write(self, effect: WriteCheckpoint) -> None:
-        """Write in the background; while one is being written the next is left out."""
+    def write(self, effect: WriteCheckpoint, tell: Callable[[StateCopy, bool], None]) -> None:
+        """Write in the background, then `tell` whether it is there; while one is being written the next is
+        left out."""
         if self._folder is not None and (self._writing is None or self._writing.done()):
-            self._writing = asyncio.get_running_loop().create_task(self._write(effect.copy))
+            self._writing = asyncio.get_running_loop().create_task(self._write(effect.copy, tell))
 
     async def newest(self) -> StateCopy | None:
         """The newest valid one, None if there is none."""
@@ -79,14 +80,16 @@ class CheckpointWriter:
         if self._writing is not None:
             await self._writing
 
-    async def _write(self, copy: StateCopy) -> None:
+    async def _write(self, copy: StateCopy, tell: Callable[[StateCopy, bool], None]) -> None:
         assert self._folder is not None
         assert self._policy is not None
         try:
             path = await asyncio.to_thread(self._folder.write, copy, self._codec, self._by, self._policy.keep)
         except (OSError, NotSendable) as error:
             log.error("no checkpoint of version %d of %s: %s", copy.version, copy.op, error)
+            tell(copy, False)
         else:
+            tell(copy, True)
             log.info("checkpoint of version %d of %s: %s", copy.version, copy.op, path)
 
 

@@ -16,7 +16,7 @@ from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.chunks import ChunkTable, count, table_of
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
-from hams_wire.peers.payload import TensorInfo, WholePayload
+from hams_wire.peers.payload import TensorInfo, WholePayload, content_of
 
 Tensor = TensorInfo
 """One tensor, as peers describe it: at `offset` of the payload's buffer (a multiple of 64 where we wrote
@@ -48,6 +48,11 @@ class TensorPayload(WholePayload):
         """Units whose payloads differ in this never share a batch: names of the tensors present, and the
         shape of one row."""
         return _batch_key(self.tensors)
+
+    @property
+    def content(self) -> str:
+        """See `hams_wire.peers.payload.content_of`."""
+        return content_of(self.tensors, [self.view(tensor) for tensor in self.tensors])
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
         """See `Payload`: its bytes are those of a `chunks.Difference`."""

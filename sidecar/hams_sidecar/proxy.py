@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import get_args
 
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
-from hams_protocol.events import BatchDone, BatchFailed, CheckpointRead, Drain, ModelDied, ModelReady
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    CheckpointRead,
+    CheckpointWritten,
+    Drain,
+    ModelDied,
+    ModelReady,
+)
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -222,7 +230,7 @@ class Proxy(Sidecar):
     def perform(self, effect: Effect) -> None:
         """Effects that only an operator has: checkpoints, and what its model is to do."""
         if isinstance(effect, WriteCheckpoint):
-            self._writer.write(effect)
+            self._writer.write(effect, self._checkpoint_written)
             return
         if isinstance(effect, ReadCheckpoint):
             self._writer.read(self._checkpoint_read)
@@ -232,6 +240,10 @@ class Proxy(Sidecar):
             self._work.batches += 1
             self._work.units += len(effect.units)
         self._link.perform(effect)  # type: ignore[arg-type]
+
+    def _checkpoint_written(self, copy: StateCopy, whole: bool) -> None:
+        if self.node is not None:
+            self.node.feed(CheckpointWritten(copy.epoch, copy.version, whole))
 
     def _checkpoint_read(self, copy: StateCopy | None) -> None:
         if self.node is not None:

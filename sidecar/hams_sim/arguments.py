@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from hams_protocol.graph import Mode, SchedulePolicy
+from hams_protocol.modes import ModePolicy
 from hams_sim.faults import KINDS as KINDS_FIRST
 from hams_sim.faults import KINDS_MIXED, MIXED
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.mutants.hunt import FAULTS_FOR, SHAPES_FOR
 from hams_sim.scenarios import SCENARIOS, SCENES
 from hams_sim.shapes import SHAPES
-from hams_sim.simulate import PLAIN
+from hams_sim.simulate import NOT_REPLAYED, PLAIN
 
 KINDS: tuple[str, ...] = tuple(dict.fromkeys(kind for kind, _ in (*KINDS_FIRST, *KINDS_MIXED)))
 """Kinds of faults that can be asked for alone. What a scene does beyond them needs the scene's details."""
@@ -65,6 +66,13 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         parser.error(
             f"argument --shape: what {options.fault} is about needs one of {fitting}; found {options.shape}"
         )
+    replays = bool(options.mode) and ModePolicy.of(Mode(options.mode)).replays
+    if replays and options.shape in NOT_REPLAYED:
+        parser.error(f"argument --shape: mode {options.mode} takes no First; found {options.shape}")
+    if replays and options.fault in SCENES and set(SCENES[options.fault].shapes) <= set(NOT_REPLAYED):
+        parser.error(f"argument --fault: mode {options.mode} takes no First, and {options.fault} needs one")
+    if options.random_models and not replays:
+        parser.error("argument --random-models: only a mode that runs lost states again counts on others")
     return options
 
 
@@ -103,6 +111,11 @@ def _add_histories(parser: _Parser) -> None:
         default="",
         metavar="POLICY",
         help=f"a scheduling policy ({', '.join(POLICIES)}) for all operators, and clients in a hurry",
+    )
+    parser.add_argument(
+        "--random-models",
+        action="store_true",
+        help="in a mode that runs lost states again: models that compute something else each time",
     )
     parser.add_argument(
         "--drop",

@@ -135,6 +135,12 @@ replaced_late_s = 15.0
 """Where replacements come late, an instance that died is replaced after this long: a cluster without room, or
 models that load slowly."""
 
+checkpoint_write_s = 0.002
+"""A checkpoint, for which nobody waits, is on disk after so long."""
+
+store_s = (0.002, 0.02, 0.2)
+"""Where states are replayed, it is after one of these."""
+
 checkpoint_read_s = 0.003
 """A checkpoint is read from disk in so long, unless a scene says otherwise."""
 

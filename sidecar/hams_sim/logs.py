@@ -37,7 +37,8 @@ class LogJudge:
             and data.frontend.replicas > 1
             and ModePolicy.of(data.mode).replicates
         )
-        self._waits = ModePolicy.of(data.mode).waits_for_durable
+        policy = ModePolicy.of(data.mode)
+        self._waits = policy.waits_for_durable and not policy.replays
 
     def logged(self, node: "Node", note: NoteLog) -> None:
         """An entry was committed."""

@@ -5,6 +5,7 @@ of the moment it was asked for) and reports when the core breaks it: an update e
 would tear the captured state.
 """
 
+import hashlib
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
@@ -264,7 +265,8 @@ class SimModel:
         results: list[UnitResult] = []
         entries = []
         for unit in self._units:
-            nonce = world.new_nonce()
+            parents = tuple(payload for _, payload in unit.inputs if payload is not None)
+            nonce = self._nonce(unit, parents)  # type: ignore[arg-type]
             chance = rng.random()
             if chance < behaviour.error:
                 world.errored.add(unit.unit.request)
@@ -278,7 +280,6 @@ class SimModel:
                 world.refusals.declined(op.name, unit.unit.request)
                 results.append(UnitResult(unit.unit, refused=True))
                 continue
-            parents = tuple(payload for _, payload in unit.inputs if payload is not None)
             poison = next((item.poison for item in parents if item.poison), "")  # type: ignore[attr-defined]
             unreadable = None
             if behaviour.unreadable and rng.random() < behaviour.unreadable:
@@ -294,15 +295,25 @@ class SimModel:
             entries.append((unit.unit, nonce))
             if not updated:
                 world.unwritten.add((op.name, unit.unit))
-            results.append(UnitResult(unit.unit, payload, route=self._route()))
+            results.append(UnitResult(unit.unit, payload, route=self._route(nonce)))
         if updated:
             before = self.state
             assert before is not None
             self.state = SimState(before, tuple(entries), hash((before.digest, tuple(entries))))
         return tuple(results)
 
-    def _route(self) -> tuple[str, ...] | None:
-        op, rng = self.operator, self.rng
+    def _nonce(self, unit: BatchUnit, parents: tuple[SimPayload, ...]) -> int:
+        """What it computes: another number each time, or the same one for the same inputs, state and
+        batch."""
+        if not self.world.deterministic:
+            return self.world.new_nonce()
+        of: tuple[object, ...] = (self.operator.name, unit.unit, [item.nonce for item in parents])
+        if self.state is not None:
+            of = (*of, self.state.digest, [item.unit for item in self._units])
+        return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=7).digest())
+
+    def _route(self, nonce: int) -> tuple[str, ...] | None:
+        op, rng = self.operator, Random(nonce) if self.world.deterministic else self.rng
         if op.feedback is not None:
             return (*op.successors, FEEDBACK) if rng.random() < 0.4 else None
         if not self.behaviour.routes:

@@ -49,6 +49,11 @@ class SimPayload(WholePayload):
         cannot."""
         return "it is none" if self.unreadable is not None and self.unreadable() else ""
 
+    @property
+    def content(self) -> str:
+        """Whoever computes it again of the same inputs and state has the same number."""
+        return f"{self.nonce:x}"
+
     def ancestry(self) -> Iterator["SimPayload"]:
         """This value and everything it was computed from, each once."""
         seen = {id(self)}

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from hams_protocol.graph import Mode
+from hams_protocol.modes import ModePolicy
 from hams_sim import limits
 from hams_sim.arguments import drops_of, parse
 from hams_sim.mutants import hunt
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
-from hams_sim.simulate import PLAIN, HistoryOutcome, Spec
+from hams_sim.simulate import NOT_REPLAYED, PLAIN, HistoryOutcome, Spec
 from hams_sim.workers import Worker, WorkerDied, run_all
 
 HISTORIES = 1000
@@ -39,6 +41,8 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
         turns = [options.shape]
     elif options.fault in SCENES:
         turns = list(SCENES[options.fault].shapes)
+    if options.mode and ModePolicy.of(Mode(options.mode)).replays:
+        turns = [name for name in turns if name not in NOT_REPLAYED]
     for number in range(options.histories):
         yield Spec(
             options.seed + number,
@@ -49,6 +53,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
             drops["op"],
             options.mode,
             options.policy,
+            options.random_models,
         )
 
 

@@ -24,6 +24,7 @@ from hams_protocol.graph import (
     WhenUnprotected,
 )
 from hams_protocol.limits import copy_ask_after_s
+from hams_protocol.modes import ModePolicy
 from hams_sim import limits
 from hams_sim.checks import (
     answered,
@@ -54,6 +55,9 @@ from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_resta
 from hams_sim.world import World
 from hams_wire.notes import header_of
 from hams_wire.shell import MANAGER
+
+NOT_REPLAYED = ("first", "diamond-first", "random")
+"""Shapes with a First, which no mode that runs a lost state again takes."""
 
 PLAIN = "plain"
 """How people call the first way to draw faults, which the corpus' older seeds mean."""
@@ -92,6 +96,7 @@ class Spec:
     drop_ops: frozenset[str] = frozenset()
     mode: str = ""
     policy: str = ""
+    random_models: bool = False
 
     def command(self) -> str:
         """The command that replays this history."""
@@ -103,6 +108,7 @@ class Spec:
         ]
         text += f" --mode {self.mode}" if self.mode else ""
         text += f" --policy {self.policy}" if self.policy else ""
+        text += " --random-models" if self.random_models else ""
         return text + (f" --drop {','.join(drops)}" if drops else "")
 
 
@@ -169,9 +175,23 @@ def make_plan(spec: Spec) -> Plan:
     plan.wait_first = rng.random() < 0.9
     if spec.mode and plan.graph.data.mode is not Mode.NONE:
         plan.graph = Graph(replace(plan.graph.data, mode=Mode(spec.mode)))
+    if ModePolicy.of(plan.graph.data.mode).replays:
+        _replay(plan)
     if spec.policy:
         _schedule(plan, spec)
     return plan
+
+
+def _replay(plan: Plan) -> None:
+    """A graph whose states are replayed: no backups, checkpoints, and models that do not fail by chance."""
+    graph = with_restarts(plan.graph, 1.0)
+    operators = tuple(replace(op, backups=0) for op in graph.data.operators)
+    recovery = replace(graph.data.recovery, when_unprotected=WhenUnprotected.CONTINUE)
+    plan.graph = Graph(replace(graph.data, operators=operators, recovery=recovery))
+    for call in plan.calls:
+        call.poison = ""
+    for behaviour in plan.behaviours.values():
+        behaviour.error = behaviour.raises = behaviour.idle_update = behaviour.unreadable = 0.0
 
 
 def _schedule(plan: Plan, spec: Spec) -> None:
@@ -306,6 +326,7 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     plan = make_plan(spec)
     world = World(plan.graph, f"{spec.seed}/{spec.shape}", plan.behaviours)
     world.restored = plan.variety is Variety.RESTORED
+    world.deterministic = world.replays and not spec.random_models
     world.trace = trace  # type: ignore[assignment]
     faults = Faults(world, world.fault_rng)
     outcome = HistoryOutcome(

@@ -192,6 +192,9 @@ class Truth:
         world = self._world
         if world.losses.explains(dep.op, dep.epoch, dep.seq):
             return True
+        if world.replays:
+            stored = [version for (op, _), version in world.recorder.durable.items() if op == dep.op]
+            return dep.seq <= max(stored, default=-1)
         replica_set = world.etcd.topology.find(dep.op)
         announced = [
             world.recorder.durable.get((dep.op, epoch), -1)
@@ -270,6 +273,8 @@ class Truth:
         replaced = self._to_be_replaced()
         for topology in (self._world.etcd.topology, *self._world.etcd.proposed.values()):
             for item in topology.sets:
+                if self._world.replays and item.name in self._world.graph.operators:
+                    continue
                 if node.id in item.holders:
                     others = [
                         self._world.nodes[name]

@@ -24,6 +24,7 @@ def spec_from(text: str) -> tuple[Spec, str]:
         frozenset(raw.get("drop_ops", ())),
         raw.get("mode", ""),
         raw.get("policy", ""),
+        raw.get("random_models", False),
     )
     return spec, raw.get("mutant", "")
 
@@ -40,6 +41,7 @@ def spec_to(spec: Spec, mutant: str) -> str:
             "drop_ops": sorted(spec.drop_ops),
             "mode": spec.mode,
             "policy": spec.policy,
+            "random_models": spec.random_models,
             "mutant": mutant,
         }
     )

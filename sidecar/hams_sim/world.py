@@ -34,12 +34,13 @@ from hams_protocol.effects import (
     Stop,
     WriteCheckpoint,
 )
-from hams_protocol.events import CheckpointRead, Event, Received
+from hams_protocol.events import CheckpointRead, CheckpointWritten, Event, Received
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId, RequestId, UnitId
 from hams_protocol.intake import Names
 from hams_protocol.messages import Completion, Heartbeat, Message, StateCopy
+from hams_protocol.modes import ModePolicy
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
@@ -147,6 +148,8 @@ class World:
         self, graph: Graph, seed: str, behaviours: dict[str, Behaviour], clock: Clock | None = None
     ) -> None:
         self.graph = graph
+        self.replays = ModePolicy.of(graph.data.mode).replays
+        self.deterministic = False
         self.clock = Clock() if clock is None else clock
         self.at = self.clock.at
         self.after = self.clock.after
@@ -419,16 +422,20 @@ class World:
     def _write_checkpoint(self, node: Node, effect: WriteCheckpoint) -> None:
         self.seen("checkpoint written")
         self.losses.written(node, effect.copy)
-        self.after(0.002, self._on_disk, effect.copy)
+        write_s = self.shell_rng.choice(limits.store_s) if self.replays else limits.checkpoint_write_s
+        self.after(write_s, self._on_disk, node, effect.copy)
 
-    def _on_disk(self, copy: StateCopy) -> None:
+    def _on_disk(self, node: Node, copy: StateCopy) -> None:
         held = self.disk.get(copy.op)
         if held is None or (held.epoch, held.version) < (copy.epoch, copy.version):
             self.disk[copy.op] = copy
+        if self.replays:
+            self.feed(node, CheckpointWritten(copy.epoch, copy.version, True))
 
     def _read_checkpoint(self, node: Node, effect: ReadCheckpoint) -> None:
         """The newest one, unless this host's disk is torn."""
-        copy = self.disk.get(effect.op) if self.shell_rng.random() < 0.8 else None
+        whole = self.shell_rng.random() < 0.8 or self.replays
+        copy = self.disk.get(effect.op) if whole else None
         self.after(self.reads_s, self._checkpoint_read, node, copy)
 
     def _checkpoint_read(self, node: Node, copy: StateCopy | None) -> None:

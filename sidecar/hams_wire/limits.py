@@ -279,3 +279,8 @@ timer_late_s = 0.02
 
 timer_again_s = 0.001
 """How long it yields."""
+
+content_page_bytes = 4096
+content_pages_max = 256
+"""Where states are replayed, a value is named by its bytes: by so many pages of each tensor at most, 1 MiB,
+which takes a millisecond."""

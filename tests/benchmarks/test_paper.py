@@ -171,7 +171,7 @@ def test_who_goes_first_is_drawn_by_the_seed() -> None:
     ("arguments", "said"),
     [
         (["--modes", "Nonstop"], "no mode 'Nonstop'; did you mean NonStop?"),
-        (["--modes", "LineageStash"], "mode LineageStash is not built yet"),
+        (["--modes", "LineageSash"], "no mode 'LineageSash'; did you mean LineageStash?"),
         (["--services", "SB"], "no service 'SB'; did you mean S"),
         (["--services", "olm"], "no service 'olm'; did you mean OLM?"),
         (["--part", "overhed"], "no part 'overhed'; did you mean overhead?"),

@@ -92,7 +92,7 @@ def problems(result: Json, **more: bool) -> list[str]:
 DNS_LABEL = "expected a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)"
 TENSOR_NAME = "expected a tensor name (letters, digits, _ . -, not starting with . or -)"
 
-MODES = '"NonStop", "BufferedOutputs", "StopAndCopy", "Remus" or "None"'
+MODES = '"NonStop", "BufferedOutputs", "StopAndCopy", "Remus", "LineageStash" or "None"'
 
 # What is changed in `chain()`, and the one line its author gets. These lines are user interface: read them as
 # a user would.
@@ -103,8 +103,8 @@ FIELDS = [
     ),
     (
         put("mode", "LineageStash"),
-        'spec.mode: mode "LineageStash" is described for measurements but is not there yet; this version '
-        "runs NonStop, BufferedOutputs, StopAndCopy, Remus, None",
+        'spec.operators[1].stateful.checkpoint: is missing: mode "LineageStash" has no backups, and "second" '
+        "begins again from its checkpoint; say where it is written",
     ),
     (put("mode", None), f"spec.mode: expected {MODES}, found nothing"),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),

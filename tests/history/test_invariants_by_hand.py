@@ -1072,3 +1072,47 @@ def test_what_is_missing_is_named() -> None:
         "the history has no ret lines",
         "the history has no final line, so it may end anywhere",
     }
+
+
+# -- states that are run again -------------------------------------------------------------------------------
+
+REPLAYED = EXAMPLE.replace('"want":1,', '"want":0,"mode":"LineageStash",').replace('"p-2:1"', '"p-1:1"')
+"""The unit of epoch 1, after whose end epoch 2 began, is run again: its value has the same name."""
+
+
+def of_lines(text: str) -> Report:
+    return check([decode(line.encode()) for line in text.strip().splitlines()])
+
+
+def replayed(*changes: tuple[str, str]) -> Report:
+    text = REPLAYED.replace('"chain":"b7"', '"chain":"a1"')
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    lines = [line for line in text.strip().splitlines() if '"t":"apply"' not in line]
+    early = next(line for line in lines if '"t":"reply"' in line)
+    lines.remove(early)
+    lines.insert(4, early)  # before the end: it waits for nothing
+    return of_lines("\n".join(lines))
+
+
+def test_what_an_end_cut_off_survives_if_it_is_run_again_alike():
+    report = replayed()
+    assert report.ok, [item.message for item in report.violations]
+
+
+def test_a_model_that_makes_another_value_of_the_same_unit_is_found_guilty():
+    again = '"epoch":2,"seq":1,"version":1,"req":"0/0","lane":[],"in":["0/0"],"out":"p-1:1"'
+    report = replayed((again, again.replace("p-1:1", "another")))
+    assert {item.invariant for item in report.violations} >= {"I1"}
+
+
+def test_what_is_not_run_again_is_lost():
+    text = "\n".join(
+        line for line in REPLAYED.strip().splitlines() if '"i":"p-2"' not in line or "failover" in line
+    )
+    assert {item.invariant for item in of_lines(text).violations} >= {"I1"}
+
+
+def test_elsewhere_a_unit_that_an_end_cut_off_and_that_was_visible_is_lost():
+    assert not replayed(('"mode":"LineageStash"', '"mode":"NonStop"')).ok

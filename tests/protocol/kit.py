@@ -64,6 +64,10 @@ class P:
     young: tuple[int, ...] = field(default=(), compare=False)
 
     @property
+    def content(self) -> str:
+        return self.label
+
+    @property
     def fresh_nbytes(self) -> int:
         return self.nbytes
 

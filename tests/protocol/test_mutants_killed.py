@@ -23,6 +23,8 @@ import test_poison as poison
 import test_primary as primary
 import test_promises as promises
 import test_recovery as recovery
+import test_replay as replay
+import test_replayed as replayed
 import test_reply_ages as reply_ages
 import test_stateless as stateless
 import test_succession as succession
@@ -242,6 +244,17 @@ KILLERS: dict[str, Callable[[], None]] = {
     "late-and-run": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "shed-without-token": batching.test_a_unit_that_is_late_is_answered_by_a_typed_error_and_never_run,
     "recorded-budget-anew": deadlines.test_a_promoted_backup_hands_on_what_was_left_when_it_got_its_outputs,
+    "complete-before-stored": (
+        replayed.test_a_reply_leaves_at_once_and_the_request_is_complete_when_its_state_is_stored
+    ),
+    "durable-before-stored": (
+        replay.test_a_state_is_stored_when_nothing_is_to_be_done_and_durable_when_it_is_there
+    ),
+    "replays-in-arrival-order": (
+        replay.test_it_runs_the_same_batches_in_the_same_order_and_what_nobody_knows_of_after_them
+    ),
+    "replays-one-by-one": replay.test_units_that_were_one_batch_wait_for_each_other,
+    "replies-without-determinants": replayed.test_a_shards_new_owner_tells_it_from_its_log,
     "copy-with-old-budgets": deadlines.test_a_copy_tells_what_is_left_when_it_leaves,
     "record-with-old-budgets": (
         deadlines.test_a_record_says_what_is_left_when_it_leaves_and_that_is_what_its_receiver_counts_from

@@ -2,11 +2,13 @@
 the catalogue runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import hams_sim
+from hams_protocol.graph import Mode
 from hams_sim.faults import MIXED
 from hams_sim.late import LATE
 from hams_sim.logs_and_losses import LOGS_AND_LOSSES
@@ -60,6 +62,19 @@ def test_one_seed_is_one_history_in_every_process():
     assert outcomes[0].events == outcomes[1].events
     assert outcomes[0].coverage == outcomes[1].coverage
     assert outcomes[0].sim_s == outcomes[1].sim_s
+
+
+def test_lost_states_are_run_again_right_for_deterministic_models_and_others_are_found_guilty():
+    shapes = ("single", "chain", "sandwich", "diamond-interleave")
+    specs = [
+        Spec(1 + number, shapes[number % len(shapes)], "kill", mode=Mode.LINEAGE_STASH.value)
+        for number in range(12)
+    ]
+    outcomes = list(run_all(specs, 2))
+    assert not [outcome.spec.command() for outcome in outcomes if not outcome.ok]
+    assert sum(outcome.coverage["began again after a loss"] for outcome in outcomes) > 4
+    guilty = list(run_all([replace(spec, random_models=True) for spec in specs], 2))
+    assert {outcome.what for outcome in guilty} & {"I1", "I2", "I1+I2", "I1+I4"}
 
 
 @pytest.mark.parametrize("fault", sorted(SCENARIOS, key=lambda name: int(name[1:])))

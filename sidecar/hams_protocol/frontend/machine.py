@@ -47,6 +47,7 @@ from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
     AskApplied,
     AskCopy,
+    AskDeterminants,
     Attempt,
     AttemptAck,
     ClientForward,
@@ -255,6 +256,7 @@ class FrontendMachine:
         on(Completion, self._on_completion)
         on(TopologyNews, self._on_news)
         on(SlotQuery, self._on_slot_query)
+        on(AskDeterminants, self._on_ask_determinants)
         on(Probe, self._on_probe)
         on(Freeze, self._on_freeze)
         on(StateCopy, self._on_keeper)
@@ -443,6 +445,11 @@ class FrontendMachine:
 
     def _on_slot_query(self, sender: InstanceId, message: SlotQuery) -> None:
         self._questions.slot_query(sender, message)
+
+    def _on_ask_determinants(self, sender: InstanceId, message: AskDeterminants) -> None:
+        if self.knowledge.topology.generation < message.generation:
+            self._gossip.ask(sender)
+        self._questions.determinants(sender, message)
 
     def _on_probe(self, sender: InstanceId, message: Probe) -> None:
         self._questions.probe(sender, message)

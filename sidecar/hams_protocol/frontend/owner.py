@@ -35,6 +35,7 @@ from hams_protocol.messages import (
     Admit,
     ClientForward,
     Deliver,
+    Determinant,
     DoneEntry,
     Kind,
     LogEntry,
@@ -142,6 +143,10 @@ class ShardOwner(Timed):
             live.left = COMPLETE
 
     def _prefill(self, live: Live, target: str, tokens: Iterable[Token]) -> None:
+        """What the log has a token of was durable; a reply's was not, where states are replayed, and comes
+        again."""
+        if target == FRONTEND and self._ctx.mode.replays:
+            return
         for token in tokens:
             number = self._ctx.plan.index.get((token.source, target, token.lane))
             if number is not None and not live.durable[number]:
@@ -369,6 +374,8 @@ class ShardOwner(Timed):
         """A sink token, neither orphan nor unknown, for an edge that has none."""
         live.tokens[number] = token
         self.settle(live, number, token)
+        if self._ctx.mode.replays:
+            self._progress(live)
 
     def settle(self, live: Live, number: int, token: Token) -> None:
         """See whether a sink token is durable by now; if not, let it wait for its first pending
@@ -461,7 +468,7 @@ class ShardOwner(Timed):
             self.log.append(DoneEntry(live.admit.request))
 
     def _try_reply(self, live: Live) -> None:
-        decided = decide(self._ctx.plan, live)
+        decided = decide(self._ctx.plan, live, self._ctx.mode.replays)
         if decided is None:
             return
         tokens, error = decided
@@ -532,6 +539,12 @@ class ShardOwner(Timed):
                 if token is not None and token.source == source and target != CLOSE:
                     tokens.append(token)
         return tokens
+
+    def determinants(self) -> list[Determinant]:
+        """What the replies of open requests stem from: others may know nothing of that any more."""
+        replies = [item.reply for item in self.log.state.open.values() if item.reply is not None]
+        replies += [entry for _, entry in self.log.tail() if isinstance(entry, ReplyEntry)]
+        return [made for reply in replies for token in reply.tokens for made in token.determinants]
 
     # -- planned handoff -------------------------------------------------------------------------------------
 
@@ -617,4 +630,5 @@ def _without_deps(token: Token) -> Token:
         token.error,
         token.payload,
         token.renamed,
+        token.determinants,
     )

@@ -11,6 +11,8 @@ from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.messages import (
     HOLDS,
+    AskDeterminants,
+    Determinants,
     Fence,
     Freeze,
     FreezeAnswer,
@@ -95,6 +97,18 @@ class Questions:
         ctx.knowledge.fence(message.op, message.slot, message.epoch)
         for owner in roles.owners.values():
             self._answer(sender, message, owner.held_from(message.op), (owner.name, owner.epoch))
+
+    def determinants(self, sender: InstanceId, ask: AskDeterminants) -> None:
+        """What each shard's owner knows of how versions came about; none if it knows of an older topology
+        only."""
+        if self._ctx.generation < ask.generation:
+            return
+        known = self._ctx.knowledge.determinants
+        for owner in self._roles.owners.values():
+            known.learn(owner.determinants())
+            led = (owner.name, owner.epoch)
+            items = known.above(ask.op, ask.above)
+            self._ctx.send(sender, Determinants(ask.op, ask.epoch, self._ctx.generation, items, led))
 
     def _answer(self, sender: InstanceId, query: SlotQuery, held: list[Token], led: tuple[str, int]) -> None:
         knowledge = self._ctx.knowledge

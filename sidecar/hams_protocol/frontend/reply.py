@@ -10,8 +10,9 @@ from hams_protocol.messages import Kind, ModelError, Token
 Reply = tuple[tuple[Token, ...], ModelError | None]
 
 
-def decide(plan: Plan, live: Live) -> Reply | None:
-    """The reply, or None while a token that it may hang on is missing or not durable.
+def decide(plan: Plan, live: Live, replayed: bool = False) -> Reply | None:
+    """The reply, or None while a token that it may hang on is missing or not durable (`replayed`: it need
+    not be).
 
     Per reply tensor the sources are asked in order: the first with a value is taken; an error there is the
     reply.
@@ -31,7 +32,7 @@ def decide(plan: Plan, live: Live) -> Reply | None:
             errors: list[tuple[int, Token]] = []
             for number in lanes:
                 token = live.tokens[number]
-                if token is None or not live.durable[number]:
+                if token is None or not (live.durable[number] or replayed):
                     return None
                 if token.kind is Kind.ERROR:
                     return (token,), token.error

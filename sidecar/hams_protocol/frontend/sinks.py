@@ -80,6 +80,7 @@ class SinkDesk:
             if status is Status.UNKNOWN:
                 self._hold(sender, message)
                 return
+        knowledge.determinants.learn(token.determinants)
         held = live.tokens[number]
         if held is None and live.left == COMPLETE:
             return  # another execution: what the log calls complete was delivered in full to the owner before

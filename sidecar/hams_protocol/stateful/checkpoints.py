@@ -108,7 +108,7 @@ class Checkpoints(Timed):
 
     def _is_writer(self) -> bool:
         m = self._m
-        if self._every_s == FOREVER:
+        if self._every_s == FOREVER or m.mode.replays:
             return False
         in_sync = m.knowledge.set_of(m.operator.name).in_sync
         if m.primary is not None:

@@ -16,6 +16,7 @@ from hams_protocol import limits
 from hams_protocol.deps import Deps
 from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import NoteDurable
+from hams_protocol.events import CheckpointWritten
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
@@ -221,6 +222,19 @@ class Durability(Leader):
                 self._ctx.send(follower.instance, AskApplied(self.name, self.epoch))
 
     # -- outputs ---------------------------------------------------------------------------------------------
+
+    idle_at = FOREVER
+    """When it has had nothing to do for so long that its state is stored, where states are replayed."""
+
+    def executed(self) -> None:
+        """One more version, where states are replayed."""
+
+    def capture(self) -> int | None:
+        """The version to capture between two batches, where states are replayed."""
+        return None
+
+    def written(self, event: CheckpointWritten) -> None:
+        """A version is stored, where states are replayed."""
 
     def release(self, version: int, outputs: Outputs) -> None:
         """What a batch of this version has made leaves at once, or once that is durable."""

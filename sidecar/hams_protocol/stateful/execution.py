@@ -21,9 +21,11 @@ from hams_protocol.joins import Forward, Unit, fan_of
 from hams_protocol.lineage import chain_next
 from hams_protocol.messages import (
     Consumed,
+    Determinant,
     Kind,
     ModelError,
     Payload,
+    Ran,
     StateRecord,
     Token,
 )
@@ -57,6 +59,15 @@ class Execution:
         own = self._own(version)
         after = merge([others(deps, m.operator.name), own])
         consumed: list[Consumed] = []
+        if m.mode.replays:
+            name = m.operator.name
+            ran = [
+                Ran(unit.id, Kind.VALUE, None)
+                if result.error is None
+                else Ran(unit.id, Kind.ERROR, ModelError(name, result.error))
+                for unit, result in accepted
+            ]
+            self._determined(version, tuple(ran))
         for seq, (unit, result) in enumerate(accepted, first):
             kind, route, error = Kind.VALUE, unit.route or result.route, None
             if result.error is not None:
@@ -82,6 +93,8 @@ class Execution:
         merged = m.knowledge.prune(merge([self.deps, m.joins.deps(unit)]))
         after = merge([others(merged, m.operator.name), self._own(version)])
         route = m.operator.successors if forward.kind is Kind.ERROR else ()
+        if m.mode.replays:
+            self._determined(version, (Ran(unit.id, forward.kind, forward.error),))
         note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
         self._ctx.emit(note)
         self._durability.release(version, item.outputs)
@@ -112,6 +125,11 @@ class Execution:
         m.joins.finish(unit, (), m.fan_out_sources)
         return note, Consumed(unit.id, seq, out, outputs, fan_inputs, fan)
 
+    def _determined(self, version: int, ran: tuple[Ran, ...]) -> None:
+        """Before its outputs: whoever takes them knows how they came about."""
+        made = Determinant(self._m.operator.name, self._epoch, version, ran)
+        self._m.knowledge.determinants.learn((made,))
+
     def _own(self, version: int) -> Deps:
         waits = self._m.mode.waits_for_durable
         return (self._m.own_dep(self._epoch, version),) if waits else ()
@@ -134,13 +152,22 @@ class Execution:
             return
         record = StateRecord(m.operator.name, self._epoch, version, before.number, deps, units, self._chain)
         added = m.store.append(record, changed=updated)
-        if updated:
+        if m.mode.replays:
+            self._durability.executed()
+        elif updated:
             self.capturing = version
             m.captures_open += 1
             self._ctx.emit(Capture(version))
         elif added.state is not None:
             self._durability.ship()
         self._durability.advance()
+
+    def capture(self) -> None:
+        """Where states are replayed: between two batches, if it is time."""
+        version = self._durability.capture()
+        if version is not None:
+            self.capturing = version
+            self._m.captures_open += 1
 
     def captured(self, event: Captured) -> None:
         """The state of a version is copied: its record can leave, the next update may enter."""

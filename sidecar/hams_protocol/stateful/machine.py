@@ -23,6 +23,7 @@ from hams_protocol.events import (
     CasSettled,
     CasUnknown,
     CheckpointRead,
+    CheckpointWritten,
     Drain,
     Event,
     Late,
@@ -202,7 +203,7 @@ class StatefulMachine(Vertex):
 
     def state_to_keep(self) -> FormerState | None:
         """After a `Stop` that names a set to keep: what a fresh machine should be given."""
-        if not self._role.has_state:
+        if not self._role.has_state or self.mode.replays:
             return self.former
         marks = tuple(
             mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None
@@ -267,6 +268,10 @@ class StatefulMachine(Vertex):
     def requests_completed(self) -> None:
         """See `Vertex`."""
         self.lineage.complete(self.knowledge.completed)
+
+    def led(self) -> tuple[str, int] | None:
+        """See `Vertex`."""
+        return None if self.primary is None else (self.operator.name, self.epoch)
 
     def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
         """With the fan-out inputs of consumed units. A backup says nothing: it may yet get the record of what
@@ -333,6 +338,8 @@ class StatefulMachine(Vertex):
             self._role.late(event.by_s)
         elif isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
+        elif isinstance(event, CheckpointWritten) and self.primary is not None:
+            self.primary.written(event)
 
     def _drain(self) -> None:
         """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
@@ -398,7 +405,8 @@ class StatefulMachine(Vertex):
             if primary.is_tainted():
                 self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)
                 return
-            self._report_beyond(primary)
+            if not self.mode.replays:
+                self._report_beyond(primary)
             self.purge_units()
             primary.after_purge()
         if not self._stopped:
@@ -561,7 +569,7 @@ class StatefulMachine(Vertex):
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins
         again at the reported end."""
         end = replica_set.end_of(replica_set.epoch - 1)
-        if end:
+        if end or (end == 0 and self.mode.replays and self.checkpoints.saved is not None):
             self._from_checkpoint(replica_set, end)
             return
         self._begin_epoch(replica_set.epoch)

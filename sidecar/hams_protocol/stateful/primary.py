@@ -23,6 +23,7 @@ from hams_protocol.events import (
     BatchDone,
     BatchFailed,
     Captured,
+    CheckpointWritten,
     Loaded,
     ModelDied,
     UnitResult,
@@ -34,6 +35,7 @@ from hams_protocol.joins import Forward, Stage, Unit, inconsistent_fan_out
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
     LEADS,
+    Determinants,
     Fence,
     FenceAnswer,
     Kind,
@@ -44,7 +46,9 @@ from hams_protocol.poison import managers_of
 from hams_protocol.stateful.durability import Durability
 from hams_protocol.stateful.execution import Execution
 from hams_protocol.stateful.fences import Fences, others
+from hams_protocol.stateful.replay import RunAgain
 from hams_protocol.stateful.role import Role
+from hams_protocol.stateful.stored import StoredDurability
 from hams_protocol.topology import ReplicaSet
 
 if TYPE_CHECKING:
@@ -58,7 +62,12 @@ class Primary(Role):
         super().__init__(machine.ctx)
         self._m = machine
         self._epoch = replica_set.epoch
-        self._durability = Durability(machine, replica_set, self._is_risky)
+        self._durability = (
+            StoredDurability(machine, replica_set)
+            if machine.mode.replays
+            else Durability(machine, replica_set, self._is_risky)
+        )
+        self._replay: RunAgain | None = None
         self._execution = Execution(machine, replica_set.epoch, self._durability)
         self._fences = Fences(machine, replica_set.epoch)
         self._batch = 0
@@ -167,6 +176,8 @@ class Primary(Role):
         for consumed in m.lineage.units():
             pruned = tuple((target, m.knowledge.pruned(token)) for target, token in consumed.outputs)
             self._durability.release(m.version, pruned)
+        if m.mode.replays:
+            self._replay = RunAgain(m, self._epoch, m.version)
         self.advance()
 
     def load_newest(self) -> None:
@@ -194,7 +205,10 @@ class Primary(Role):
 
     @property
     def needs_rollback(self) -> bool:
-        """Whether versions were executed whose state is lost."""
+        """Whether versions were executed whose state is lost; where states are replayed, the instance has
+        ended then."""
+        if self._m.mode.replays:
+            return False
         newest = self._m.store.newest
         return newest is not None and newest.state is None and self._execution.capturing is None
 
@@ -230,6 +244,8 @@ class Primary(Role):
         elif durability.is_handed_over:
             durability.settle()
         elif not self._running and not self.loading and m.model_ready:
+            if m.mode.replays:
+                self._execution.capture()
             self._form_batches()
 
     def _is_risky(self) -> bool:
@@ -243,6 +259,8 @@ class Primary(Role):
         if m.attempts.holds or (m.mode.replicates and self.undurable > m.operator.window):
             return
         if m.mode.stops_to_copy and m.captures_open:
+            return
+        if self._replay is not None and self._replays_on(self._replay):
             return
         while not (self._running or m.attempts.holds):
             self._shed_late()
@@ -266,6 +284,19 @@ class Primary(Role):
                     return
             if runnable:
                 self._start(runnable)
+
+    def _replays_on(self, replay: RunAgain) -> bool:
+        """What has to be run again goes before all else; whether there is anything left of it."""
+        replay.look()
+        while not self._running and (found := replay.next_batch()) is not None:
+            determinant, units = found
+            replay.ran()
+            ran = determinant.units[0]
+            if len(units) == 1 and ran.kind is not Kind.VALUE:
+                self._execution.record_forward(units[0], Forward(ran.kind, ran.error))
+            else:
+                self._start(units)
+        return bool(self._running) or not replay.is_over
 
     def _shed_late(self) -> None:
         """Units that the policy answers instead of running them take their seqs, unless the window is full:
@@ -426,7 +457,9 @@ class Primary(Role):
     def _reload(self) -> None:
         """The newest version again; a mode that captures none leaves the model what it has, for anything else
         would be older."""
-        if self._m.mode.replicates:
+        if self._m.mode.replays:
+            self._m.stop_without_state("its model raised in its update, and nobody has the state of before")
+        elif self._m.mode.replicates:
             self.load_newest()
 
     def _run_again(self) -> None:
@@ -471,6 +504,9 @@ class Primary(Role):
         if self._running:
             m.run_ended(self._batch_id(), 0.0, ok=False)
         m.attempts.died(self._running)
+        if m.mode.replays:
+            m.stop_without_state(f"its model died: {event.reason}")
+            return
         for unit in reversed(self._running):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
@@ -490,7 +526,15 @@ class Primary(Role):
 
     def message(self, sender: InstanceId, message: Message) -> None:
         """What followers, waiting proxies and owners downstream say."""
-        self._durability.message(sender, message)
+        if isinstance(message, Determinants):
+            if self._replay is not None:
+                self._replay.answered(sender, message)
+        else:
+            self._durability.message(sender, message)
+
+    def written(self, event: CheckpointWritten) -> None:
+        """See `StoredDurability`."""
+        self._durability.written(event)
 
     def is_fenced(self, deps: Deps) -> bool:
         """Whether a dependency lies above the ends of a fence in force."""
@@ -519,8 +563,9 @@ class Primary(Role):
         idle = not self._running and not self.loading and m.model_ready and not m.attempts.holds
         return [
             *self._durability.dues(),
+            *(() if self._replay is None else self._replay.dues()),
             (self._suspected_at + limits.suspect_again_after_s, self._suspect_again),
-            (m.queue.deadline() if idle else FOREVER, self.pump),
+            (min(m.queue.deadline(), self._durability.idle_at) if idle else FOREVER, self.pump),
         ]
 
     def _suspect_again(self) -> None:

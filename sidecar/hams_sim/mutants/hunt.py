@@ -10,13 +10,25 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from hams_protocol.graph import Mode
+from hams_protocol.modes import ModePolicy
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
-from hams_sim.simulate import HistoryOutcome, Spec
+from hams_sim.simulate import NOT_REPLAYED, HistoryOutcome, Spec
 from hams_sim.workers import Worker, run_all
 
 FAULTS_FOR: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "complete-before-stored",
+            "determinants-forgotten",
+            "durable-before-stored",
+            "replays-in-arrival-order",
+            "replays-one-by-one",
+        ),
+        ("kill",),
+    ),
+    "replies-without-determinants": ("mixed",),
     "accept-old-epoch": ("late-fan", "late-return"),
     "ack-set-shrinks-early": ("lost-race",),
     "ack-without-epoch": ("alone",),
@@ -178,7 +190,13 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
 
 MODE_FOR: dict[str, Mode] = {
+    "complete-before-stored": Mode.LINEAGE_STASH,
     "complete-but-sent": Mode.REMUS,
+    "determinants-forgotten": Mode.LINEAGE_STASH,
+    "durable-before-stored": Mode.LINEAGE_STASH,
+    "replays-in-arrival-order": Mode.LINEAGE_STASH,
+    "replays-one-by-one": Mode.LINEAGE_STASH,
+    "replies-without-determinants": Mode.LINEAGE_STASH,
     "held-outputs-survive-failover": Mode.REMUS,
     "release-before-durable": Mode.REMUS,
     "runs-while-copied": Mode.STOP_AND_COPY,
@@ -244,12 +262,14 @@ NOT_CAUGHT: dict[str, str] = {
     "waits-unquiet": RARE,
     "whole-forgotten": "a transcript kills it; only losses beyond what is tolerated lead there",
     "durable-before-rollback": RARE,
+    "durable-before-stored": "a transcript kills it; of 100 histories none did",
     "durable-version-dropped": RARE,
     "early-ask-ignored": RARE,
     "keeper-unaware-of-itself": RARE,
     "lost-probe-counts": RARE,
     "oldest-not-asked-for": RARE,
     "replaced-is-dead": RARE,
+    "replies-without-determinants": "a transcript kills it; of 100 histories none did",
     "restart-takes-keeper": RARE,
     "rollback-drops-keeper": RARE,
     "silent-asked-to-go-back": RARE,
@@ -271,6 +291,8 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
         )
         shapes = SHAPES_FOR.get(name, everywhere)
         mode = MODE_FOR[name].value if name in MODE_FOR else ""
+        if mode and ModePolicy.of(MODE_FOR[name]).replays:
+            shapes = tuple(shape for shape in shapes if shape not in NOT_REPLAYED)
         shape = shapes[(number // len(faults)) % len(shapes)]
         yield Spec(seed + number, shape, fault, mode=mode, policy=POLICY_FOR.get(name, ""))
 

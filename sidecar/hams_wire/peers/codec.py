@@ -63,6 +63,8 @@ CODES: dict[type, tuple[int, Lane]] = {
     messages.AttemptAck: (37, Lane.URGENT),
     messages.AskApplied: (38, Lane.URGENT),
     messages.Leave: (39, Lane.URGENT),
+    messages.AskDeterminants: (40, Lane.URGENT),
+    messages.Determinants: (41, Lane.COPIES),
     messages.Suspect: (48, Lane.URGENT),
     messages.Probe: (49, Lane.URGENT),
     messages.ProbeAnswer: (50, Lane.URGENT),

@@ -5,8 +5,9 @@ is received straight into the room its factory gave, so the bytes are copied fro
 place where they will be used.
 """
 
+import hashlib
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -89,6 +90,19 @@ class PayloadFactory(Protocol):
         ...
 
 
+def content_of(tensors: Iterable[TensorInfo], views: Iterable[memoryview]) -> str:
+    """A name for the bytes of tensors; of large ones a sample of pages goes into it, for the loop waits."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        digest.update(f"{tensor.name} {tensor.datatype} {tensor.shape} ".encode())
+    for view in views:
+        data = view.cast("B")
+        step = max(len(data) // limits.content_pages_max, limits.content_page_bytes)
+        for start in range(0, len(data), step):
+            digest.update(data[start : start + limits.content_page_bytes])
+    return digest.hexdigest()
+
+
 class WholePayload:
     """What a payload says that is neither a batch's nor made of chunks (`hams_protocol.messages.Payload`):
     the base of those that are, too."""
@@ -113,6 +127,11 @@ class WholePayload:
     @property
     def defect(self) -> str:
         """It can be read."""
+        return ""
+
+    @property
+    def content(self) -> str:
+        """It is no value."""
         return ""
 
     @property
@@ -192,6 +211,11 @@ class HeapPayload(WholePayload):
     def batch_key(self) -> str:
         """Names of the tensors, and the shape of one row."""
         return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
+
+    @property
+    def content(self) -> str:
+        """See `content_of`."""
+        return content_of(self.tensors, [self.data[item.offset :][: item.nbytes] for item in self.tensors])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HeapPayload) and self.tensors == other.tensors and self.data == other.data

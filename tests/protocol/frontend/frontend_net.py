@@ -250,7 +250,7 @@ class Net:
             sets.append(ReplicaSet(name, 1, names[number % len(names)]))
         self.members()
         self.commit(Topology(0, tuple(sorted(sets, key=lambda item: item.name)), tables))
-        if in_sync and self.graph.data.mode is Mode.NON_STOP:
+        if in_sync and self.graph.data.mode is not Mode.NONE:
             self.join_all()
             self.run()
             for name in self.graph.shard_names:

@@ -1,0 +1,88 @@
+"""Mutants of the mode in which states are replayed."""
+
+from hams_sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    "determinants-forgotten": Mutant(
+        "whoever takes a token forgets how the states came about from which it stems",
+        "9",
+        (
+            Edit("vertex", "Vertex.deliver", "knowledge.determinants.learn(token.determinants)", "pass"),
+            Edit(
+                "frontend.sinks",
+                "SinkDesk.deliver",
+                "knowledge.determinants.learn(token.determinants)",
+                "pass",
+            ),
+            Edit(
+                "frontend.questions",
+                "Questions.determinants",
+                "known.learn(owner.determinants())",
+                "pass",
+            ),
+        ),
+    ),
+    "replies-without-determinants": Mutant(
+        "a shard's new owner does not tell what the replies in its log stem from",
+        "9",
+        (
+            Edit(
+                "frontend.questions",
+                "Questions.determinants",
+                "known.learn(owner.determinants())",
+                "pass",
+            ),
+        ),
+    ),
+    "replays-in-arrival-order": Mutant(
+        "a new primary runs what comes as it comes, whatever others know of the order",
+        "9",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary._form_batches",
+                "if self._replay is not None and self._replays_on(self._replay):",
+                "if False:",
+            ),
+        ),
+    ),
+    "replays-one-by-one": Mutant(
+        "a new primary runs units again in their order, but not in their batches",
+        "9",
+        (
+            Edit(
+                "determinants",
+                "in_order",
+                "order.append(following)",
+                "order += [\n"
+                "    Determinant(following.op, following.epoch, following.first + at, (ran,))\n"
+                "    for at, ran in enumerate(following.units)\n"
+                "]",
+            ),
+        ),
+    ),
+    "durable-before-stored": Mutant(
+        "a version is durable as soon as it is to be written",
+        "9",
+        (
+            Edit(
+                "stateful.stored",
+                "StoredDurability.advance",
+                "self._writing = version.number",
+                "self._writing = version.number\nself._is_durable(version.number)",
+            ),
+        ),
+    ),
+    "complete-before-stored": Mutant(
+        "a request is complete once its reply is, though states that it has changed are not stored",
+        "9",
+        (
+            Edit(
+                "knowledge",
+                "Knowledge.status_of",
+                "return Status.DURABLE if stored is not None and dep.seq <= stored.seq else Status.PENDING",
+                "return Status.DURABLE",
+            ),
+        ),
+    ),
+}
