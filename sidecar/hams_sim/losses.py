@@ -59,10 +59,15 @@ class LossJudge:
     def declared(self, old: ReplicaSet, manager: "Node") -> None:
         """A commit calls a set lost."""
         self.said[old.name] += 1
-        if self.said[old.name] > limits.losses_said_max:
+        if self.said[old.name] > limits.losses_said_max + self._models_ended():
             raise Broken("I6", f"{manager.id} calls {old.name} lost, for the {self.said[old.name]}th time")
         self._said_at[old.name] = self._world.now
         self._check_nobody_holds(old, manager)
+
+    def _models_ended(self) -> int:
+        """Where states are replayed, an instance ends with its model, and each time that is said."""
+        counts = self._world.coverage.items() if self._world.replays else ()
+        return sum(count for what, count in counts if what.startswith("stop: its model"))
 
     def began_again(self, old: ReplicaSet, item: ReplicaSet, manager: "Node") -> None:
         """A commit begins a lost set again."""

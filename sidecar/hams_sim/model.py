@@ -204,7 +204,7 @@ class SimModel:
                         self.kill()
                     self._batch = -1
                     return
-        behaviour, chance = self.behaviour, self.rng.random()
+        behaviour, chance = self.behaviour, self._drawn(self._hashed("batch")).random()
         if chance < behaviour.raises and len(self._units) > 1:
             self.world.seen("batch raised")
             self._finish(BatchFailed(self._batch, "raised", False))
@@ -267,7 +267,7 @@ class SimModel:
         for unit in self._units:
             parents = tuple(payload for _, payload in unit.inputs if payload is not None)
             nonce = self._nonce(unit, parents)  # type: ignore[arg-type]
-            chance = rng.random()
+            chance = self._drawn(nonce).random()
             if chance < behaviour.error:
                 world.errored.add(unit.unit.request)
                 message = f"{op.name} fails sometimes, {nonce}"
@@ -307,13 +307,20 @@ class SimModel:
         batch."""
         if not self.world.deterministic:
             return self.world.new_nonce()
-        of: tuple[object, ...] = (self.operator.name, unit.unit, [item.nonce for item in parents])
-        if self.state is not None:
-            of = (*of, self.state.digest, [item.unit for item in self._units])
-        return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=7).digest())
+        return self._hashed(unit.unit, *(item.nonce for item in parents))
+
+    def _hashed(self, *of: object) -> int:
+        """A number for these, computed in this state and this batch."""
+        inside = () if self.state is None else (self.state.digest, *(item.unit for item in self._units))
+        text = repr((self.operator.name, of, inside))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+
+    def _drawn(self, nonce: int) -> Random:
+        """Where its chances come from: the same ones where it computes the same."""
+        return Random(nonce) if self.world.deterministic else self.rng
 
     def _route(self, nonce: int) -> tuple[str, ...] | None:
-        op, rng = self.operator, Random(nonce) if self.world.deterministic else self.rng
+        op, rng = self.operator, self._drawn(nonce)
         if op.feedback is not None:
             return (*op.successors, FEEDBACK) if rng.random() < 0.4 else None
         if not self.behaviour.routes:

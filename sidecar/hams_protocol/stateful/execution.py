@@ -63,7 +63,7 @@ class Execution:
             name = m.operator.name
             ran = [
                 Ran(unit.id, Kind.VALUE, None)
-                if result.error is None
+                if updated or result.error is None
                 else Ran(unit.id, Kind.ERROR, ModelError(name, result.error))
                 for unit, result in accepted
             ]

@@ -294,8 +294,16 @@ class Primary(Role):
             ran = determinant.units[0]
             if len(units) == 1 and ran.kind is not Kind.VALUE:
                 self._execution.record_forward(units[0], Forward(ran.kind, ran.error))
-            else:
-                self._start(units)
+                continue
+            runnable: list[Unit] = []
+            for unit in units:
+                forward = self._passed_on(unit, runnable)
+                if forward is None:
+                    runnable.append(unit)
+                else:  # what another instance could read, this one cannot: such models are not alike
+                    self._execution.record_forward(unit, forward)
+            if runnable:
+                self._start(runnable)
         return bool(self._running) or not replay.is_over
 
     def _shed_late(self) -> None:
