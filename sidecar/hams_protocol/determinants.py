@@ -5,17 +5,21 @@ Law: whoever depends on a version knows how it and all before it came about, dow
 So what nobody alive knows of, nobody depends on, and it may be run in another order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
+from hams_protocol.ids import RequestId
 from hams_protocol.messages import Determinant
 
 
 class KnownDeterminants:
     """Of all operators, by version. Of two that tell of one version, that of the later epoch counts: the
-    other one was forgotten by everybody who was asked."""
+    other one was forgotten by everybody who was asked. `completed`: a request is complete once every version
+    that has taken it in is durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, completed: Container[RequestId]) -> None:
+        self._completed = completed
         self._by_op: dict[str, dict[int, Determinant]] = {}
+        self._durable: dict[str, int] = {}
         self._all: tuple[Determinant, ...] | None = ()
 
     def learn(self, items: Iterable[Determinant]) -> None:
@@ -24,11 +28,24 @@ class KnownDeterminants:
             of = self._by_op.setdefault(item.op, {})
             held = of.get(item.version)
             if held is None or held.epoch < item.epoch:
-                of[item.version] = item
-                self._all = None
+                if item.version > self._durable.get(item.op, -1) and not self._is_complete(item):
+                    of[item.version] = item
+                    self._all = None
 
     def durable(self, op: str, version: int) -> None:
         """Nobody runs this version of an operator, or one before it, again."""
+        self._durable[op] = max(version, self._durable.get(op, -1))
+        self._drop(op, version)
+
+    def requests_completed(self) -> None:
+        """Not everybody hears of every version that is stored, but of complete requests."""
+        for op, of in self._by_op.items():
+            self._drop(op, max((item.version for item in of.values() if self._is_complete(item)), default=-1))
+
+    def _is_complete(self, item: Determinant) -> bool:
+        return any(ran.unit.request in self._completed for ran in item.units)
+
+    def _drop(self, op: str, version: int) -> None:
         of = self._by_op.get(op, {})
         gone = [known for known in of if known <= version]
         for known in gone:

@@ -39,7 +39,7 @@ class Knowledge:
         self.revision = -1
         self.completed = CompletionSet()
         self.deadlines = Deadlines()
-        self.determinants = KnownDeterminants()
+        self.determinants = KnownDeterminants(self.completed)
         self._replays = ModePolicy.of(graph.data.mode).replays
         self._durable: dict[str, Dep] = {}
         self._marks: dict[str, dict[int, int]] = {}
@@ -220,8 +220,9 @@ class Knowledge:
                 budget_s = left_s[at] if at < len(left_s) else item.meta.budget_s
                 self.deadlines.learn(item.unit.request, budget_s, now)
 
-    def forget_deadlines(self) -> None:
-        """Of complete requests nothing is sent any more."""
+    def requests_completed(self) -> None:
+        """Of complete requests nothing is sent any more, and nothing of them is run again."""
+        self.determinants.requests_completed()
         known = self.deadlines.requests()
         self.deadlines.forget([request for request in known if request in self.completed])
 

@@ -383,7 +383,7 @@ class Vertex(ABC):
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
             self.attempts.drop_complete()
-            self.knowledge.forget_deadlines()
+            self.knowledge.requests_completed()
             for request in [
                 request for request in self.joins.requests() if request in self.knowledge.completed
             ]:

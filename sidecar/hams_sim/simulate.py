@@ -184,14 +184,15 @@ def make_plan(spec: Spec) -> Plan:
     if spec.mode and plan.graph.data.mode is not Mode.NONE:
         plan.graph = Graph(replace(plan.graph.data, mode=Mode(spec.mode)))
     if ModePolicy.of(plan.graph.data.mode).replays:
-        _replay(plan)
+        _replay(plan, spec)
     if spec.policy:
         _schedule(plan, spec)
     return plan
 
 
-def _replay(plan: Plan) -> None:
-    """A graph whose states are replayed: no backups, checkpoints, and models that do not fail by chance."""
+def _replay(plan: Plan, spec: Spec) -> None:
+    """A graph whose states are replayed: no backups, checkpoints, and models to which the same happens again.
+    But that an update raises, which ends an instance there, is chance; scenes count who ended."""
     graph = with_restarts(plan.graph, 1.0)
     operators = tuple(replace(op, backups=0) for op in graph.data.operators)
     recovery = replace(graph.data.recovery, when_unprotected=WhenUnprotected.CONTINUE)
@@ -200,6 +201,7 @@ def _replay(plan: Plan) -> None:
         call.unreadable = "all" if call.unreadable else ""
     for behaviour in plan.behaviours.values():
         behaviour.unreadable = 0.0
+        behaviour.raises = behaviour.raises if spec.fault == MIXED else 0.0
 
 
 def _schedule(plan: Plan, spec: Spec) -> None:
@@ -449,6 +451,8 @@ def _settle(world: World, plan: Plan, scene: Scenario) -> None:
     whole_s = scene.whole_s
     if any(call.poison for call in plan.calls):
         whole_s = max(whole_s, limits.poison_recovers_s)
+    if world.replays:
+        whole_s += limits.lost_recovers_s  # whoever dies there is lost first
     settles_s = whole_s if scene.settles_s is None else scene.settles_s
     preload_s = plan.preload_s
     while world.now < since + limits.settle_s:
@@ -465,7 +469,7 @@ def _settle(world: World, plan: Plan, scene: Scenario) -> None:
 
 def _check_scene(world: World, scene: Scenario) -> None:
     """What a scene promises beyond the invariants. Raises Broken."""
-    if scene.once:
+    if scene.once and not world.replays:  # there who leaves hands nothing over
         nothing_twice(world)
     if scene.epochs is not None:
         not_to_and_fro(world, scene.epochs)

@@ -209,7 +209,7 @@ def test_a_newer_topology_puts_the_question_again_to_all():
 
 
 def test_of_two_that_tell_of_one_version_the_later_epoch_counts():
-    known = KnownDeterminants()
+    known = KnownDeterminants(())
     known.learn((ran(R0), ran(R1, epoch=2)))
     assert known.everything() == (ran(R1, epoch=2),)
     known.durable("q", 1)

@@ -285,7 +285,7 @@ class FrontendMachine:
 
     def _on_completion(self, sender: InstanceId, message: Completion) -> None:
         if self.knowledge.completed.learn(message):
-            self.knowledge.forget_deadlines()
+            self.knowledge.requests_completed()
 
     # -- the log ---------------------------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ class RunAgain:
         if self._order is None and not (self._instances or self._sets):
             own = self._m.knowledge.determinants.above(self._m.operator.name, self._above)
             self._order = in_order((*self._items, *own), self._above)
+            self._items.clear()
 
     def _ask(self) -> None:
         self._asked_at = self._ctx.now
