@@ -5,7 +5,7 @@ Law: whoever depends on a version knows how it and all before it came about, dow
 So what nobody alive knows of, nobody depends on, and it may be run in another order.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable
 
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Determinant
@@ -13,11 +13,11 @@ from hams_protocol.messages import Determinant
 
 class KnownDeterminants:
     """Of all operators, by version. Of two that tell of one version, that of the later epoch counts: the
-    other one was forgotten by everybody who was asked. `completed`: a request is complete once every version
+    other one was forgotten by everybody who was asked. A request `is_completed` once every version
     that has taken it in is durable."""
 
-    def __init__(self, completed: Container[RequestId]) -> None:
-        self._completed = completed
+    def __init__(self, is_completed: Callable[[RequestId], bool]) -> None:
+        self._is_completed = is_completed
         self._by_op: dict[str, dict[int, Determinant]] = {}
         self._durable: dict[str, int] = {}
         self._all: tuple[Determinant, ...] | None = ()
@@ -43,7 +43,7 @@ class KnownDeterminants:
             self._drop(op, max((item.version for item in of.values() if self._is_complete(item)), default=-1))
 
     def _is_complete(self, item: Determinant) -> bool:
-        return any(ran.unit.request in self._completed for ran in item.units)
+        return any(self._is_completed(ran.unit.request) for ran in item.units)
 
     def _drop(self, op: str, version: int) -> None:
         of = self._by_op.get(op, {})

@@ -152,11 +152,14 @@ class Stop:
     """This instance's part is over: it is deposed, tainted, revoked, or drained. The shell ends it; a fresh
     one may start.
 
-    `keep` names the set whose state a successor under a fresh id should bring along.
+    `keep` names the set whose state a successor under a fresh id should bring along. `lingers`: it leads a
+    set, and the registration is left to expire. Until then its address tells whoever dials it that nobody is
+    there; one that is gone from etcd nobody dials, and it would be waited for as if it hung.
     """
 
     reason: str
     keep: str | None = None
+    lingers: bool = False
 
 
 @frozen

@@ -39,7 +39,7 @@ class Knowledge:
         self.revision = -1
         self.completed = CompletionSet()
         self.deadlines = Deadlines()
-        self.determinants = KnownDeterminants(self.completed)
+        self.determinants = KnownDeterminants(self.completed.__contains__)
         self._replays = ModePolicy.of(graph.data.mode).replays
         self._durable: dict[str, Dep] = {}
         self._marks: dict[str, dict[int, int]] = {}

@@ -164,10 +164,11 @@ def copies_in_sync(whose: str, count: int, wanted: int, noun: str = "backups") -
 def not_asked_for(graph: Graph) -> str:
     """What of a graph has no copy by its own wish; "" if everything has one."""
     data = graph.data
-    if not ModePolicy.of(data.mode).replicates:
+    policy = ModePolicy.of(data.mode)
+    if not policy.replicates:
         return f"mode {data.mode.value} keeps no replicas"
     for op in data.operators:
-        if op.stateful and op.backups == 0:
+        if op.stateful and op.backups == 0 and not policy.replays:
             return f"{op.name} asks for no backups"
     alone = data.frontend.replicas == 1
     return "frontend.replicas is 1: accepted requests and kept replies have no copy" if alone else ""

@@ -41,9 +41,11 @@ class CheckpointWriter:
         self._reading: asyncio.Task[None] | None = None
 
     def write(self, effect: WriteCheckpoint, tell: Callable[[StateCopy, bool], None]) -> None:
-        """Write in the background, then `tell` whether it is there; while one is being written the next is
-        left out."""
-        if self._folder is not None and (self._writing is None or self._writing.done()):
+        """Write in the background, then `tell` whether it is there. While one is being written the next is
+        left out: it is not there."""
+        if self._folder is None or (self._writing is not None and not self._writing.done()):
+            tell(effect.copy, False)
+        else:
             self._writing = asyncio.get_running_loop().create_task(self._write(effect.copy, tell))
 
     async def newest(self) -> StateCopy | None:

@@ -96,7 +96,7 @@ class Sidecar(Owner, ABC):
             if probes is not None:
                 probes.close()
             await self.close()
-            await (self.coordination.close() if node is None else node.close(leave=True))
+            await (self.coordination.close() if node is None else node.close(leave=not _lingers(node)))
             self.memory.close()
         return EXIT_STOPPED if node.stopped.done() and not self.asked.is_set() else 0
 
@@ -205,6 +205,10 @@ async def live(first: InstanceId, process: Sidecar, asked: Asked, leave_s: float
                 log.warning("the state of %s waits for etcd: %s", first, error)
                 await asyncio.sleep(limits.return_pause_s)
         log.warning("%s goes on as %s", first, node.instance)
+
+
+def _lingers(node: Node) -> bool:
+    return node.stopped.done() and node.stopped.result().lingers
 
 
 async def _start(process: Sidecar, node: Node) -> None:

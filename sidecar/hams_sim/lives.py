@@ -65,6 +65,12 @@ class Lives:
         if not node.alive:
             return
         self._end(node, flushed)
+        self._expire(node)
+        if restart:
+            delay_s = 0.05 + 0.3 * self._world.shell_rng.random()
+            self._world.after(delay_s + self._world.replaced_s, self.respawn, node)
+
+    def _expire(self, node: Node) -> None:
         node.silent_since = self._world.now
         self._world.after(
             limits.lease_ttl_s * (0.6 + 0.4 * self._world.shell_rng.random()),
@@ -72,9 +78,6 @@ class Lives:
             node,
             self._world.now,
         )
-        if restart:
-            delay_s = 0.05 + 0.3 * self._world.shell_rng.random()
-            self._world.after(delay_s + self._world.replaced_s, self.respawn, node)
 
     def pause(self, node: Node) -> None:
         """SIGSTOP of the proxy."""
@@ -166,6 +169,8 @@ class Lives:
     def stopped(self, node: Node, effect: Stop) -> None:
         self._world.seen(f"stop: {effect.reason.split(':')[0].split(' of epoch')[0]}")
         self._end(node, keeps=effect.keep is not None)
-        if self._world.etcd.reachable(node) or not node.etcd_cut:
+        if effect.lingers:
+            self._expire(node)
+        elif self._world.etcd.reachable(node) or not node.etcd_cut:
             self._world.after(0.001, self._world.etcd.drop, node.id)
         self._world.after(0.02, self.respawn, node, effect.keep is not None)

@@ -70,9 +70,8 @@ def test_nothing_is_executed_before_the_first_version_is_stored():
     rig.ready(P("state 0"))
     rig.learn(FIRST)
     asked(rig, R0)
-    assert not of(rig.want(), Deliver)
-    assert not of(rig.all, Capture)
-    rig.step(CheckpointWritten(1, 0, True))
+    assert not of(rig.all, StartBatch), "also a batch that updates nothing depends on the state"
+    assert of(rig.step(CheckpointWritten(1, 0, True)), StartBatch)
     assert of(rig.done(), Deliver)
 
 
@@ -209,11 +208,24 @@ def test_a_newer_topology_puts_the_question_again_to_all():
 
 
 def test_of_two_that_tell_of_one_version_the_later_epoch_counts():
-    known = KnownDeterminants(())
+    known = KnownDeterminants(lambda request: request == R2)
     known.learn((ran(R0), ran(R1, epoch=2)))
     assert known.everything() == (ran(R1, epoch=2),)
     known.durable("q", 1)
     assert known.everything() == ()
+    known.learn((ran(R0), ran(R1, R2, first=2)))
+    assert known.everything() == (), "nobody runs again what is stored, as the state is of a complete request"
+    known.learn((ran(R1, first=2),))
+    assert known.everything() == (ran(R1, first=2),)
+
+
+def test_what_comes_before_a_complete_request_is_forgotten_with_it():
+    complete = set()
+    known = KnownDeterminants(complete.__contains__)
+    known.learn((ran(R0), ran(R1, first=2), ran(R2, first=3)))
+    complete.add(R1)
+    known.requests_completed()
+    assert known.everything() == (ran(R2, first=3),)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ async def test_a_checkpoint_is_read_beside_the_loop_into_memory_given_out_on_it(
     first.write(
         WriteCheckpoint(
             StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), b"state"), "layout")
-        )
+        ),
+        lambda copy, whole: None,
     )
     await first.close()
 
@@ -63,8 +64,30 @@ async def test_one_that_does_not_fit_is_said_and_left(tmp_path, caplog):
     first.write(
         WriteCheckpoint(
             StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), bytes(100_000)), "layout")
-        )
+        ),
+        lambda copy, whole: None,
     )
     await first.close()
     assert await writer(tmp_path, Arena(4096)).newest() is None
     assert "does not fit" in caplog.text
+
+
+async def test_whether_it_is_there_is_told_also_of_one_that_is_left_out(tmp_path):
+    said = []
+    first = writer(tmp_path, Arena(1 << 20))
+    for version in (7, 8):
+        copy = StateCopy("p", 3, version, (), Completion(()), "", image(Arena(1 << 20), b"state"), "layout")
+        first.write(WriteCheckpoint(copy), lambda copy, whole: said.append((copy.version, whole)))
+    await first.close()
+    assert said == [(8, False), (7, True)]
+
+
+async def test_one_that_cannot_be_written_is_told_as_not_there(tmp_path, caplog):
+    said = []
+    (tmp_path / "g").write_text("a file where the folder should be")
+    first = writer(tmp_path, Arena(1 << 20))
+    copy = StateCopy("p", 3, 7, (), Completion(()), "", image(Arena(1 << 20), b"state"), "layout")
+    first.write(WriteCheckpoint(copy), lambda copy, whole: said.append(whole))
+    await first.close()
+    assert said == [False]
+    assert "no checkpoint of version 7 of p" in caplog.text

@@ -89,7 +89,7 @@ class Losses:
                 )
                 restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
                 why = f"it begins again from {'a checkpoint' if epoch else 'nothing'}"
-                if not self._is_replayed(item):
+                if not (epoch and self._is_replayed(item)):
                     notes.append(NoteLost(Loss.RESTARTED, item.name, item.epoch, version, why))
                 # In the same commit: a former member that wakes up still holds the state that was given up,
                 # and must not lead or back the new one.
@@ -146,7 +146,8 @@ class Losses:
 
     def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId]) -> bool:
         """Instances read theirs once they learn that the state is lost; each tells a probe what it has
-        found. Each has its own time for that, for replacements may come late."""
+        found. Each has its own time for that, for replacements may come late. Where states are replayed, one
+        must have told: all read the same store, and nothing else goes on from what was executed."""
         operator = self._m.graph.operators.get(item.name)
         if operator is None or operator.checkpoint is None:
             return False
@@ -158,7 +159,9 @@ class Losses:
             waits = waits or (
                 (name, item.name) not in self._saved and self._ctx.now < since + limits.checkpoint_wait_s
             )
-        return waits
+        return waits or (
+            self._is_replayed(item) and not any((name, item.name) in self._saved for name in free)
+        )
 
     def ask_saved(self) -> None:
         """Probes for that, again and again while somebody waits."""

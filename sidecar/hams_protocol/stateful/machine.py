@@ -697,7 +697,8 @@ class StatefulMachine(Vertex):
         self._stopped = True
         former = self.state_to_keep() if keep else None
         named = former is not None and former.is_named(self.knowledge.set_of(self.operator.name))
-        self.ctx.emit(Stop(reason, self.operator.name if named else None))
+        leads = self.knowledge.set_of(self.operator.name).primary == self.instance
+        self.ctx.emit(Stop(reason, self.operator.name if named else None, leads and self.mode.replays))
 
     # -- messages --------------------------------------------------------------------------------------------
 

@@ -260,6 +260,8 @@ class Primary(Role):
             return
         if m.mode.stops_to_copy and m.captures_open:
             return
+        if m.mode.replays and not self._durability.window_open:
+            return  # a batch that updates nothing is executed without asking
         if self._replay is not None and self._replays_on(self._replay):
             return
         while not (self._running or m.attempts.holds):

@@ -21,13 +21,25 @@ def nonce(rows: int) -> np.ndarray:
 class Stamp(hams_sdk.Model):
     """Stateless: hands `x` on with a fresh nonce. A row of -13 kills the process, -14 raises."""
 
+    nonce = staticmethod(nonce)
+
     def run(self, batch: hams_sdk.Batch) -> dict[str, Any]:
         x = batch["x"]
         if (x == -13).any():
             os._exit(13)
         if (x == -14).any():
             raise ValueError("no minus fourteen, please")
-        return {"x": x, "nonce": nonce(len(x))}
+        return {"x": x, "nonce": self.nonce(len(x))}
+
+
+def no_nonce(rows: int) -> np.ndarray:
+    return np.zeros(rows, np.int64)
+
+
+class SameStamp(Stamp):
+    """A `Stamp` that makes the same of the same input."""
+
+    nonce = staticmethod(no_nonce)
 
 
 class Gated(Stamp):
@@ -42,6 +54,8 @@ class Tally(hams_sdk.Model):
     """Stateful: counts rows and sums them up; both are part of the reply. The nonce of each batch is part of
     the state."""
 
+    nonce = staticmethod(nonce)
+
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         self.count = np.zeros((), np.int64)
         self.total = np.zeros((), np.float64)
@@ -55,7 +69,7 @@ class Tally(hams_sdk.Model):
             os._exit(23)
         if (x == -24).any():
             np.ones(ELEMENTS_TOO_MANY)
-        fresh = nonce(len(x))
+        fresh = self.nonce(len(x))
         count = self.count + np.arange(1, len(x) + 1, dtype=np.int64)
         total = self.total + np.cumsum(x.astype(np.float64))
         with update:
@@ -64,6 +78,12 @@ class Tally(hams_sdk.Model):
             self.last[...] = fresh[-1]
             self.ballast[:64] += 1
         return {"x": x, "count": count, "total": total, "nonce": fresh}
+
+
+class SameTally(Tally):
+    """A `Tally` that makes the same of the same inputs in the same order."""
+
+    nonce = staticmethod(no_nonce)
 
 
 class Slow(Tally):
