@@ -27,10 +27,11 @@ class KnownDeterminants:
         for item in items:
             of = self._by_op.setdefault(item.op, {})
             held = of.get(item.version)
-            if held is None or held.epoch < item.epoch:
-                if item.version > self._durable.get(item.op, -1) and not self._is_complete(item):
-                    of[item.version] = item
-                    self._all = None
+            if held is not None and held.epoch >= item.epoch:
+                continue
+            if item.version > self._durable.get(item.op, -1) and not self._is_complete(item):
+                of[item.version] = item
+                self._all = None
 
     def durable(self, op: str, version: int) -> None:
         """Nobody runs this version of an operator, or one before it, again."""

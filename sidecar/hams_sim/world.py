@@ -426,6 +426,8 @@ class World:
         self.after(write_s, self._on_disk, node, effect.copy)
 
     def _on_disk(self, node: Node, copy: StateCopy) -> None:
+        if self.replays and not node.alive and self.shell_rng.random() < 0.5:
+            return  # it died before its file had a name
         held = self.disk.get(copy.op)
         if held is None or (held.epoch, held.version) < (copy.epoch, copy.version):
             self.disk[copy.op] = copy

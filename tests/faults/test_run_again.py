@@ -1,5 +1,5 @@
-"""`mode: LineageStash` with real processes: what came after the newest stored state is run again (protocol.md,
-section 9)."""
+"""`mode: LineageStash` with real processes: what came after the newest stored state is run again
+(protocol.md, section 9)."""
 
 from pathlib import Path
 

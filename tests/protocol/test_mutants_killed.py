@@ -1,6 +1,7 @@
 """The proof that these transcripts can fail: with a rule left out, the one that tells of it breaks."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import test_backup as backup
@@ -250,6 +251,10 @@ KILLERS: dict[str, Callable[[], None]] = {
     "durable-before-stored": (
         replay.test_a_state_is_stored_when_nothing_is_to_be_done_and_durable_when_it_is_there
     ),
+    "begins-again-unread": partial(
+        replay.test_a_lost_state_waits_for_a_checkpoint_however_slow_its_store_is, {}
+    ),
+    "runs-unstored": replay.test_nothing_is_executed_before_the_first_version_is_stored,
     "replays-in-arrival-order": (
         replay.test_it_runs_the_same_batches_in_the_same_order_and_what_nobody_knows_of_after_them
     ),

@@ -8,21 +8,26 @@ from kit import R0, R1, R2, P, Rig, dep, graph, of, op, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.determinants import KnownDeterminants, in_order
-from hams_protocol.effects import Capture, StartBatch, Stop, WriteCheckpoint
+from hams_protocol.effects import Capture, NoteLost, Propose, StartBatch, Stop, WriteCheckpoint
 from hams_protocol.events import BatchDone, CheckpointRead, CheckpointWritten, ModelDied, UnitResult
 from hams_protocol.graph import FRONTEND, Checkpoint, Graph, Mode, RecoverySpec, WhenLost
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
+    SAVED,
     AskDeterminants,
     Completion,
     Deliver,
     Determinant,
     Determinants,
     Durable,
+    Health,
     Kind,
+    ProbeAnswer,
     Ran,
+    RoleReport,
     StateCopy,
 )
+from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful.machine import StatefulMachine
 
 STORE = Checkpoint(1.0, 2, "/c")
@@ -131,6 +136,7 @@ def test_a_model_that_dies_takes_its_instance_along():
     asked(rig, R0)
     (stop,) = of(rig.step(ModelDied("killed")), Stop)
     assert stop.keep is None, "what it has is in the store, and with all who depend on it"
+    assert stop.lingers, "who is gone from etcd would be taken for hung"
 
 
 LOST = topo(2, *SETS, replace(rset("q", "q-1"), lost=True))
@@ -240,3 +246,37 @@ def test_what_comes_before_a_complete_request_is_forgotten_with_it():
 )
 def test_what_is_run_again_has_no_gap(items, above, versions):
     assert [item.version for item in in_order(items, above)] == versions
+
+
+@pytest.mark.parametrize("told", [{}, {"q-8": (0, -1)}])
+def test_a_lost_state_waits_for_a_checkpoint_however_slow_its_store_is(told):
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.members(F_1="F", m_1="manager", q_8="q", q_9="q", p_1="p", s_1="s")
+    rig.learn(replace(LOST, untouched=False, revoked=("q-1",)))
+    rig.after(0.1)
+    for name, (epoch, version) in told.items():
+        saved(rig, name, epoch, version)
+    rig.after(limits.checkpoint_wait_s + 1.0)
+    assert not begun(rig), "from nothing it would not come to what others depend on"
+    saved(rig, "q-9", 1, 7)
+    assert [(item.primary, item.end_of(1)) for item in begun(rig)] == [("q-9", 7)]
+    assert not of(rig.all, NoteLost), "what came after is run again"
+
+
+def test_a_lost_state_of_which_no_checkpoint_is_found_begins_from_nothing_and_that_is_said():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.members(F_1="F", m_1="manager", q_8="q", p_1="p", s_1="s")
+    rig.learn(replace(LOST, untouched=False, revoked=("q-1",)))
+    rig.after(0.1)
+    saved(rig, "q-8", 0, -1)
+    assert [(item.primary, item.end_of(1)) for item in begun(rig)] == [("q-8", 0)]
+    assert [(note.op, note.version) for note in of(rig.all, NoteLost)] == [("q", 0)]
+
+
+def saved(rig, name, epoch, version):
+    rig.get(name, ProbeAnswer(0, Health.HEALTHY, 2, (RoleReport("q", SAVED, epoch, version, False),)))
+
+
+def begun(rig):
+    sets = [item.topology.find("q") for item in of(rig.all, Propose)]
+    return [item for item in sets if item.restarted_in][:1]

@@ -147,7 +147,7 @@ class Losses:
     def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId]) -> bool:
         """Instances read theirs once they learn that the state is lost; each tells a probe what it has
         found. Each has its own time for that, for replacements may come late. Where states are replayed, one
-        must have told: all read the same store, and nothing else goes on from what was executed."""
+        must have found one, or none of them any: nothing else goes on from what was executed."""
         operator = self._m.graph.operators.get(item.name)
         if operator is None or operator.checkpoint is None:
             return False
@@ -159,9 +159,9 @@ class Losses:
             waits = waits or (
                 (name, item.name) not in self._saved and self._ctx.now < since + limits.checkpoint_wait_s
             )
-        return waits or (
-            self._is_replayed(item) and not any((name, item.name) in self._saved for name in free)
-        )
+        saved = [self._saved.get((name, item.name)) for name in free]
+        knows = None not in saved or any(found is not None and found[0] > 0 for found in saved)
+        return waits or (self._is_replayed(item) and not knows)
 
     def ask_saved(self) -> None:
         """Probes for that, again and again while somebody waits."""

@@ -61,6 +61,30 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "runs-unstored": Mutant(
+        "a batch that updates nothing is run though the version that the epoch begins with is not stored",
+        "9",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary._form_batches",
+                "if m.mode.replays and not self._durability.window_open:",
+                "if False:",
+            ),
+        ),
+    ),
+    "begins-again-unread": Mutant(
+        "a lost state that shall be run again begins from nothing because its store is slow",
+        "9",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses._waits_for_checkpoints",
+                "return waits or (self._is_replayed(item) and not knows)",
+                "return waits",
+            ),
+        ),
+    ),
     "durable-before-stored": Mutant(
         "a version is durable as soon as it is to be written",
         "9",
