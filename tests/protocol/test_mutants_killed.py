@@ -254,6 +254,13 @@ KILLERS: dict[str, Callable[[], None]] = {
     "begins-again-unread": partial(
         replay.test_a_lost_state_waits_for_a_checkpoint_however_slow_its_store_is, {}
     ),
+    "stateless-not-asked": (
+        replay.test_a_new_primary_asks_everybody_downstream_and_runs_nothing_before_all_have_answered
+    ),
+    "stores-pending": replay.test_a_state_is_stored_when_nothing_is_to_be_done_and_durable_when_it_is_there,
+    "told-unaware": (
+        replay.test_who_is_asked_answers_only_once_it_takes_nothing_of_the_former_primary_any_more
+    ),
     "runs-unstored": replay.test_nothing_is_executed_before_the_first_version_is_stored,
     "replays-in-arrival-order": (
         replay.test_it_runs_the_same_batches_in_the_same_order_and_what_nobody_knows_of_after_them

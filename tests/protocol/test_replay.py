@@ -29,6 +29,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful.machine import StatefulMachine
+from hams_protocol.stateless import StatelessMachine
 
 STORE = Checkpoint(1.0, 2, "/c")
 
@@ -162,9 +163,9 @@ def answer(rig, sender, *items, led=None, generation=3):
 
 def test_a_new_primary_asks_everybody_downstream_and_runs_nothing_before_all_have_answered():
     rig = successor()
-    assert {item.message for item in rig.all if getattr(item, "target", "") in ("s-1", "F-1", "p-1")} >= {
-        AskDeterminants("q", 2, 0, 3)
-    }
+    for name in ("F-1", "s-1"):
+        assert of(rig.all, AskDeterminants, name) == [AskDeterminants("q", 2, 0, 3)]
+    assert not of(rig.all, AskDeterminants, "p-1"), "it comes before"
     asked(rig, R0)
     answer(rig, "s-1", ran(R0))
     assert not of(rig.all, StartBatch)
@@ -211,6 +212,17 @@ def test_a_newer_topology_puts_the_question_again_to_all():
     assert not of(answer(rig, "F-1", led=("F/0", 1)), StartBatch), "of an older generation"
     answer(rig, "s-2", generation=4)
     assert of(answer(rig, "F-1", ran(R0), led=("F/0", 1), generation=4), StartBatch)
+
+
+def test_who_is_asked_answers_only_once_it_takes_nothing_of_the_former_primary_any_more():
+    rig = Rig(StatelessMachine(DATA, "s", "s-1"))
+    rig.ready()
+    rig.learn(LOST)
+    assert not of(rig.get("q-9", AskDeterminants("q", 2, 0, 3)), Determinants)
+    rig.learn(NEXT)
+    assert of(rig.get("q-9", AskDeterminants("q", 2, 0, 3)), Determinants, "q-9") == [
+        Determinants("q", 2, 3, ())
+    ]
 
 
 def test_of_two_that_tell_of_one_version_the_later_epoch_counts():

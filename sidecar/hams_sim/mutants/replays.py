@@ -85,6 +85,42 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "stateless-not-asked": Mutant(
+        "a new primary does not ask instances without a state how the versions before it came about",
+        "9",
+        (
+            Edit(
+                "stateful.replay",
+                "RunAgain._receivers",
+                "instances.difference(topology.revoked)",
+                "set()",
+            ),
+        ),
+    ),
+    "told-unaware": Mutant(
+        "who still takes tokens of a former primary tells the new one what it knows",
+        "9",
+        (
+            Edit(
+                "vertex",
+                "Vertex._determinants_asked",
+                "if generation < ask.generation:",
+                "if False:",
+            ),
+        ),
+    ),
+    "stores-pending": Mutant(
+        "a version is stored though it depends on what another operator has not stored",
+        "9",
+        (
+            Edit(
+                "stateful.stored",
+                "StoredDurability._storable",
+                "version.state is not None and knowledge.status(deps) is Status.DURABLE",
+                "version.state is not None",
+            ),
+        ),
+    ),
     "durable-before-stored": Mutant(
         "a version is durable as soon as it is to be written",
         "9",
