@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from hams_graph.resource import in_flight_max
 from hams_load.inference import InferTensor, tensor
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
@@ -117,6 +118,9 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
     spec = graph["spec"]
     spec["mode"] = mode
     spec["frontend"] = {"requestTimeout": "60s"}
+    replays = ModePolicy.of(Mode(mode)).replays
+    if replays:  # requests are open until they are stored: nearly 150 full batches of 64, with two lanes
+        spec["frontend"]["maxInFlight"] = in_flight_max // 2
     if settings.patient or not standby:  # a busy machine, or a stopped process, must not look like a dead one
         spec["recovery"] = {"suspectAfter": "10s" if settings.patient else "2s"}
     times = settings.times.get(service.name, {})
@@ -131,7 +135,7 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
             config.update(state=settings.state, bytes=settings.bytes, **settings.more)
             if mode == BARE:
                 operator["stateful"]["backups"] = 0
-            if ModePolicy.of(Mode(mode)).replays:
+            if replays:
                 operator["stateful"]["checkpoint"] = {"every": "1s", "dir": STORE}
         if not standby:
             operator.pop("standby", None)

@@ -27,6 +27,7 @@ from hams_protocol.graph import (
     WhenLate,
     WhenLost,
 )
+from hams_protocol.limits import checkpoint_batches
 from hams_protocol.modes import ModePolicy
 
 
@@ -114,9 +115,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         window=stateful.window if stateful else 1,
         slots=op.replicas,
         hot_standbys=op.standby.hot,
-        checkpoint=Checkpoint(stateful.checkpoint.every_s, stateful.checkpoint.keep, stateful.checkpoint.dir)
-        if stateful and stateful.checkpoint
-        else None,
+        checkpoint=_checkpoint(stateful.checkpoint) if stateful and stateful.checkpoint else None,
         feedback=Feedback(op.feedback.inputs, op.feedback.max_hops) if op.feedback else None,
         pod_template=_json(op.pod_template),
         delta=stateful is None or stateful.delta is rs.Delta.AUTO,
@@ -132,6 +131,10 @@ def _steps(frontend: rs.Frontend) -> tuple[tuple[float, float], ...]:
     """Seconds before a deadline, and the share of an answer's worth that is lost from then on."""
     total = sum(step.cost for step in frontend.cost)
     return tuple((_last_step_s(frontend) - step.after_s, step.cost / total) for step in frontend.cost)
+
+
+def _checkpoint(given: rs.CheckpointSection) -> Checkpoint:
+    return Checkpoint(given.every_s, given.keep, given.dir, given.batches or checkpoint_batches)
 
 
 def _batch(op: rs.OperatorSection, frontend: rs.Frontend, replays: bool) -> BatchPolicy:

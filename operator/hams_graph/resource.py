@@ -37,7 +37,12 @@ from hams_protocol.graph import (
     WhenLost,
     WhenUnprotected,
 )
-from hams_protocol.limits import attempts_alone_max, window_versions_max
+from hams_protocol.limits import (
+    attempts_alone_max,
+    checkpoint_batches,
+    checkpoint_batches_max,
+    window_versions_max,
+)
 
 name_chars_max = 63
 """Length of a graph's or operator's name: a DNS label (RFC 1123)."""
@@ -452,6 +457,12 @@ class CheckpointSection:
     )
     keep: int = field_of(Whole(1, checkpoints_max), default=2, about="how many to keep")
     dir: str = field_of(Text("a directory", r"[\s\S]+", 4096, 1), about="where to write them")
+    batches: int | None = field_of(
+        cast(FieldRule[int | None], Whole(1, checkpoint_batches_max)),
+        default=None,
+        about="mode LineageStash only, in the place of `every`: one after so many batches; absent: "
+        f"{checkpoint_batches}",
+    )
 
 
 @part

@@ -168,7 +168,13 @@ def _check_state(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operato
 
 def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.OperatorSection) -> None:
     """Where a lost state is run again, it must be stored, and nothing may be decided by the clock."""
+    checkpoint = None if op.stateful is None else op.stateful.checkpoint
     if not ModePolicy.of(spec.mode).replays:
+        if checkpoint is not None and checkpoint.batches is not None:
+            notes.say(
+                (*operator_path(position), "stateful", "checkpoint", "batches"),
+                f'expected no value in mode "{spec.mode.value}", which stores by `every`; leave it out',
+            )
         return
     path, mode = operator_path(position), f'mode "{spec.mode.value}"'
     if op.stateful is not None and op.stateful.checkpoint is None:

@@ -7,6 +7,7 @@ or validates: a `Graph` is right by construction (acyclic, names resolved, lanes
 import enum
 from functools import cached_property
 
+from hams_protocol import limits
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import Lane
 
@@ -164,11 +165,13 @@ class ModelSpec:
 
 @frozen
 class Checkpoint:
-    """Whole-state checkpoints of durable versions, written by a backup."""
+    """Whole-state checkpoints of durable versions, written by a backup. `batches`: where states are replayed,
+    one is written after so many."""
 
     every_s: float
     keep: int
     dir: str
+    batches: int = limits.checkpoint_batches
 
 
 @frozen

@@ -279,13 +279,21 @@ lost_log_stride_requests = 1 << 32
 """A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""
 
 checkpoint_batches = 150
-"""Where states are replayed, a state is stored after so many versions: as the paper's measurements do."""
+"""Where states are replayed, a state is stored after so many batches unless the graph says otherwise: as the
+paper's measurements do."""
+
+stored_of_open_requests = 2
+"""Where states are replayed, a request is open until it is stored: a state is stored after one in so many of
+the requests that a shard may have open, however few batches they were."""
 
 checkpoint_idle_s = 0.25
 """Where states are replayed, a primary that has run nothing for so long stores its state."""
 
-replayed_versions_max = 4 * checkpoint_batches
-"""Where states are replayed, at most so many versions are not stored; the next update waits."""
+checkpoint_batches_max = 1000
+"""At most after so many: tokens carry how they all came about."""
+
+replayed_checkpoints_max = 4
+"""Where states are replayed, at most so many times as many versions are not stored; the next batch waits."""
 
 checkpoint_again_after_s = 1.0
 """Where states are replayed, a state that could not be stored is written again after this time."""

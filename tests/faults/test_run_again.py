@@ -11,7 +11,7 @@ from tests.faults.harness import changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
-STORED = "stateful: {checkpoint: {every: 1s, keep: 2, dir: saved}}"
+STORED = "stateful: {checkpoint: {every: 1s, keep: 2, dir: saved, batches: 20}}"
 
 
 def replayed(folder: Path) -> Path:

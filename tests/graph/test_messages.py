@@ -106,6 +106,11 @@ FIELDS = [
         'spec.operators[1].stateful.checkpoint: is missing: mode "LineageStash" has no backups, and "second" '
         "begins again from its checkpoint; say where it is written",
     ),
+    (
+        put("operators.1.stateful.checkpoint", {"every": "1s", "dir": "/c", "batches": 9}),
+        'spec.operators[1].stateful.checkpoint.batches: expected no value in mode "NonStop", which stores by '
+        "`every`; leave it out",
+    ),
     (put("mode", None), f"spec.mode: expected {MODES}, found nothing"),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),
     (put("frontend.replicas", 0), "spec.frontend.replicas: must be from 1 to 16, found 0"),

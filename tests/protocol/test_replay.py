@@ -124,6 +124,31 @@ def test_a_state_is_stored_when_nothing_is_to_be_done_and_durable_when_it_is_the
     assert machine.primary.durable == 1
 
 
+@pytest.mark.parametrize(("batches", "open_requests", "stored_at"), [(3, 1024, 3), (150, 4, 2)])
+def test_a_state_is_stored_after_so_many_batches_and_before_too_many_requests_are_open(
+    batches, open_requests, stored_at
+):
+    data = replace(
+        DATA.data,
+        frontend=replace(DATA.data.frontend, max_in_flight=open_requests),
+        operators=tuple(
+            replace(item, checkpoint=replace(STORE, batches=batches)) if item.stateful else item
+            for item in DATA.data.operators
+        ),
+    )
+    rig = Rig(StatefulMachine(Graph(data), "q", "q-1"))
+    rig.ready(P("state 0"))
+    rig.learn(FIRST)
+    rig.step(CheckpointWritten(1, 0, True))
+    captured = []
+    for request in (R0, R1, R2):
+        asked(rig, request)
+        captured += [item.version for item in of(rig.done(), Capture)]
+        if captured:
+            break
+    assert captured == [stored_at]
+
+
 def test_a_state_that_could_not_be_stored_is_written_again_after_a_while():
     rig = Rig(StatefulMachine(DATA, "q", "q-1"))
     rig.ready(P("state 0"))

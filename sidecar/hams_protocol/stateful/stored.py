@@ -28,6 +28,11 @@ class StoredDurability(Durability):
 
     def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet) -> None:
         super().__init__(machine, replica_set, lambda: False)
+        assert machine.operator.checkpoint is not None, "a graph whose states are replayed stores them"
+        self._batches = machine.operator.checkpoint.batches
+        open_max = machine.graph.data.frontend.max_in_flight
+        self._units_max = max(open_max // limits.stored_of_open_requests, 1)
+        self._captured = machine.version
         self._writing: int | None = None
         self.idle_at = FOREVER
         self._uncaptured = 0
@@ -41,8 +46,8 @@ class StoredDurability(Durability):
     @property
     def window_open(self) -> bool:
         """Whether one more version may be executed."""
-        store = self._m.store
-        return self.durable >= self.base and store.count_after(self.durable) < limits.replayed_versions_max
+        most = limits.replayed_checkpoints_max * self._batches
+        return self.durable >= self.base and self._m.store.count_after(self.durable) < most
 
     def executed(self) -> None:
         """One more version."""
@@ -51,9 +56,11 @@ class StoredDurability(Durability):
 
     def capture(self) -> int | None:
         """The version whose state is to be captured now, while no batch runs; None if it is not time."""
-        if self._uncaptured < limits.checkpoint_batches and self._ctx.now < self.idle_at:
+        version = self._m.version
+        early = version - self._captured >= self._units_max
+        if not early and self._uncaptured < self._batches and self._ctx.now < self.idle_at:
             return None
-        self._uncaptured, self.idle_at = 0, FOREVER
+        self._uncaptured, self._captured, self.idle_at = 0, version, FOREVER
         changed = next((item for item in reversed(self._m.store.versions) if item.changed), None)
         if changed is None or changed.state is not None:
             self.advance()
