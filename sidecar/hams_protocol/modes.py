@@ -4,7 +4,7 @@ A machine asks its policy; it never compares mode names. Further modes are furth
 """
 
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import Mode
+from hams_protocol.graph import Graph, Mode
 
 
 @frozen
@@ -46,3 +46,9 @@ _POLICIES = {
     ),
     Mode.NONE: ModePolicy(replicates=False, retains=False, waits_for_durable=False),
 }
+
+
+def is_run_again(graph: Graph, name: str) -> bool:
+    """Whether a set may lose all its members and nothing is lost, as what came after its newest checkpoint is
+    run again. No shard's log is."""
+    return name in graph.operators and ModePolicy.of(graph.data.mode).replays

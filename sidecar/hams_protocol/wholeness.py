@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hams_protocol.graph import Graph, Operator
 from hams_protocol.ids import InstanceId
-from hams_protocol.modes import ModePolicy
+from hams_protocol.modes import ModePolicy, is_run_again
 from hams_protocol.topology import Topology
 
 READY = "Ready"
@@ -73,6 +73,9 @@ def unserved(graph: Graph, topology: Topology, serves: Callable[[InstanceId, str
         if replica_set.lost and topology.untouched:
             begins = "it begins again by itself, as no request has come yet"
             yield Lack(READY, name, "NoPrimary", f"none of the instances of {name} is left; {begins}")
+        elif replica_set.lost and is_run_again(graph, name):
+            again = "what came after its newest checkpoint is run again"
+            yield Lack(READY, name, "NoPrimary", f"no instance of {name} has its state; {again}")
         elif replica_set.lost:
             decide = (
                 "it begins again" if replica_set.may_restart else f"to begin it again: hams restart {name}"

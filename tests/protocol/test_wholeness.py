@@ -172,3 +172,23 @@ def test_copies_are_wanted_of_states_and_shards() -> None:
 
 def test_who_asks_for_service_alone_need_not_know_of_standbys() -> None:
     assert [lack.of for lack in unserved(GRAPH, WHOLE, lambda name, of: of != SHARD)] == [SHARD]
+
+
+REPLAYED = TEXT.replace("spec:\n", "spec:\n  mode: LineageStash\n", 1).replace(
+    "stateful: {backups: 1}", "stateful: {checkpoint: {every: 1s, dir: /c}}"
+)
+ALONE = ReplicaSet("count", 1, "c1")
+
+
+def test_a_state_that_is_run_again_needs_no_copies() -> None:
+    topology = replace(WHOLE, sets=(ALONE, *WHOLE.sets[1:]))
+    assert lacks(topology, text=REPLAYED) == []
+
+
+def test_a_lost_state_that_is_run_again_waits_for_nobody() -> None:
+    lost = replace(WHOLE, sets=(replace(ALONE, lost=True), *WHOLE.sets[1:]), untouched=False)
+    (lack,) = [item for item in lacks(lost, text=REPLAYED) if item.condition == READY]
+    assert (lack.reason, lack.message) == (
+        "NoPrimary",
+        "no instance of count has its state; what came after its newest checkpoint is run again",
+    )

@@ -20,6 +20,7 @@ from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleReport
+from hams_protocol.modes import is_run_again
 from hams_protocol.topology import Topology, allow_restart
 from hams_protocol.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, InstancesSeen, wholeness, why_not
 from hams_wire import records
@@ -467,7 +468,7 @@ def replaced_in(reports: Mapping[InstanceId, records.TimelinessRecord]) -> tuple
 
 
 def losses_of(graph: Graph, topology: Topology) -> tuple[StateLoss, ...]:
-    """States that were lost and began again."""
+    """States that were lost and began again; none of those that were run again."""
     return tuple(
         StateLoss(
             item.name,
@@ -476,7 +477,7 @@ def losses_of(graph: Graph, topology: Topology) -> tuple[StateLoss, ...]:
             tuple(graph.stateful_downstream.get(item.name, ())),
         )
         for item in topology.sets
-        if item.restarted_in
+        if item.restarted_in and not is_run_again(graph, item.name)
     )
 
 

@@ -19,6 +19,7 @@ from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, 
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
+from hams_protocol.modes import is_run_again
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_protocol.wholeness import (
     DEGRADED,
@@ -319,7 +320,7 @@ class _Seen:
                 entry["keepers"] = list(item.keepers)
             if item.primary is not None and not item.lost:
                 entry["primary"] = item.primary
-            if item.restarted_in:
+            if item.restarted_in and not is_run_again(self.graph, name):
                 entry["lastLoss"] = {
                     "epoch": item.restarted_in,
                     "version": item.end_of(item.restarted_in - 1) or 0,

@@ -14,7 +14,7 @@ from hams_protocol.effects import Effect, Loss, NoteLost
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Probe, RoleReport
-from hams_protocol.modes import ModePolicy
+from hams_protocol.modes import is_run_again
 from hams_protocol.recovery import assign
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -57,7 +57,7 @@ class Losses:
                 () if gone else item.joining
             )  # nobody is there to copy from, and who begins the state again must be free
             topology = topology.with_set(replace(item, lost=gone, joining=joining))
-            if gone and not self._is_replayed(item):
+            if gone and not is_run_again(self._m.graph, item.name):
                 notes.append(
                     NoteLost(Loss.GONE, item.name, item.epoch, -1, "no replica of its state is left")
                 )
@@ -89,18 +89,13 @@ class Losses:
                 )
                 restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
                 why = f"it begins again from {'a checkpoint' if epoch else 'nothing'}"
-                if not (epoch and self._is_replayed(item)):
+                if not (epoch and is_run_again(self._m.graph, item.name)):
                     notes.append(NoteLost(Loss.RESTARTED, item.name, item.epoch, version, why))
                 # In the same commit: a former member that wakes up still holds the state that was given up,
                 # and must not lead or back the new one.
                 topology = assign.revoke(topology, item.members)
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology, notes
-
-    def _is_replayed(self, item: ReplicaSet) -> bool:
-        """Whether nothing is lost of a state: what came after its checkpoint is run again."""
-        graph = self._m.graph
-        return item.name in graph.operators and ModePolicy.of(graph.data.mode).replays
 
     def _takes_the_last_of_others(self, item: ReplicaSet, topology: Topology) -> bool:
         """Whether its members, which are revoked when it begins again, are all that is left of another state,
@@ -161,7 +156,7 @@ class Losses:
             )
         saved = [self._saved.get((name, item.name)) for name in free]
         knows = None not in saved or any(found is not None and found[0] > 0 for found in saved)
-        return waits or (self._is_replayed(item) and not knows)
+        return waits or (is_run_again(self._m.graph, item.name) and not knows)
 
     def ask_saved(self) -> None:
         """Probes for that, again and again while somebody waits."""

@@ -80,7 +80,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.losses",
                 "Losses._waits_for_checkpoints",
-                "return waits or (self._is_replayed(item) and not knows)",
+                "return waits or (is_run_again(self._m.graph, item.name) and not knows)",
                 "return waits",
             ),
         ),

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from hams_graph import load_text
 from hams_operator.cli.table import table
 from hams_operator.local.observe import (
     Condition,
@@ -14,6 +15,7 @@ from hams_operator.local.observe import (
     OnTime,
     PolicyReplaced,
     awaited,
+    losses_of,
     on_time_of,
     replaced_in,
     serving_of,
@@ -118,3 +120,27 @@ def test_the_table_says_who_was_on_time_over_which_window_and_whose_policy_was_r
     assert "Fifo serves b in place of Deadline, which failed on b-1: a batch has two" in shown(
         msgspec.structs.replace(status, replaced=(replaced,))
     )
+
+
+@pytest.mark.parametrize(("mode", "said"), [("NonStop", [("count", 2, 7)]), ("LineageStash", [])])
+def test_a_state_that_began_again_is_a_loss_but_where_it_is_run_again(
+    mode: str, said: list[tuple[str, int, int]]
+) -> None:
+    graph = load_text(f"""
+apiVersion: hams.dev/v1alpha1
+kind: ServiceGraph
+metadata: {{name: test}}
+spec:
+  mode: {mode}
+  inputs: [{{name: x, datatype: FP32, shape: [4]}}]
+  outputs: [{{name: y, from: count.y}}]
+  operators:
+  - name: count
+    stateful: {{checkpoint: {{every: 1s, dir: /c}}}}
+    model: {{entrypoint: "m:Count"}}
+    inputs: [request.x]
+    outputs: [{{name: y, datatype: FP32, shape: [4]}}]
+""")
+    again = ReplicaSet("count", 2, "c2", ends=((1, 7),), restarted_in=2)
+    losses = losses_of(graph, Topology(sets=(again,)))
+    assert [(item.operator, item.epoch, item.version) for item in losses] == said
