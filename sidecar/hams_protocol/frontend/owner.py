@@ -107,7 +107,7 @@ class ShardOwner(Timed):
         ctx, state = self._ctx, self.log.state
         ctx.knowledge.completed.below(self.shard, state.completed.watermark(self.shard))
         ctx.knowledge.completed.add(RequestId(self.shard, n) for n in state.completed.sparse(self.shard))
-        ctx.knowledge.forget_deadlines()
+        ctx.knowledge.requests_completed()
         for admitted in list(state.open.values()):
             live = self._track(admitted.admit, 0)
             if admitted.reply is not None:
