@@ -9,6 +9,7 @@ import pytest
 
 import hams_sim
 from hams_protocol.graph import Mode
+from hams_sim.arguments import CHOICES
 from hams_sim.faults import MIXED
 from hams_sim.late import LATE
 from hams_sim.logs_and_losses import LOGS_AND_LOSSES
@@ -101,7 +102,7 @@ def test_every_moment_holds_without_a_mutant():
 def test_what_is_said_of_mutants_is_said_of_known_ones():
     for said in (FAULTS_FOR, SHAPES_FOR, HISTORIES_FOR, NOT_CAUGHT):
         assert set(said) <= set(MUTANTS)
-    assert {fault for faults in FAULTS_FOR.values() for fault in faults} <= set(SCENES)
+    assert {fault for faults in FAULTS_FOR.values() for fault in faults} <= set(CHOICES)
     assert all(shape in SHAPES for shapes in SHAPES_FOR.values() for shape in shapes)
 
 
