@@ -7,7 +7,7 @@ tells others of one in a record, a copy or an answer. What is on disk ends when 
 instance say of a reply that it was released at another time than it was, or of an error that it took so long.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits as core
@@ -159,15 +159,29 @@ class Budgets:
             self._grew(node, token, left_s, grown_s)
 
     def _is_not_lost(self, node: "Node", token: Token, left_s: float) -> None:
-        """Raises Broken if an open request's budget ends earlier than anybody has told this instance."""
-        due = self._of(node).earliest.get(token.request, FOREVER)
+        """Raises Broken if an open request's budget ends earlier than this instance was told, or injected
+        itself, of that request or of those whose feedback it is."""
+        known_ends = self._of(node)
+        due = known_ends.earliest.get(token.request, FOREVER)
         if token.source == FRONTEND or due == FOREVER or token.request in node.machine.knowledge.completed:
             return
         lost_s = due - self._world.now - left_s
-        if left_s > 0.0 and lost_s > lost_max_s:
+        if left_s <= 0.0 or lost_s <= lost_max_s:
+            return
+        names = {token.request, *self._origins(token.request)}
+        ends = [known_ends.earliest.get(name, FOREVER) for name in names]
+        ends += [end for (name, _), end in known_ends.injected.items() if name in names]
+        if min(ends, default=FOREVER) - self._world.now - left_s > lost_max_s:
             raise Broken(
                 "budget", f"{node.id} tells {left_s:.4f} s of {token.request}, {lost_s:.4f} s too few"
             )
+
+    def _origins(self, request: RequestId) -> Iterator[RequestId]:
+        """Of which request this is the feedback, and of which that is."""
+        origin = self._world.refusals.origin(request)
+        while origin is not None:
+            yield origin
+            origin = self._world.refusals.origin(origin)
 
     def _end_of(self, left_s: float) -> float:
         """When so much is up; never if it is 0, which means that there is no deadline."""

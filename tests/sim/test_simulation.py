@@ -18,7 +18,7 @@ from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.mutants.hunt import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
 from hams_sim.replacements import REPLACEMENTS
 from hams_sim.runner import main
-from hams_sim.scenarios import SCENARIOS, SCENES
+from hams_sim.scenarios import SCENARIOS
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import Spec, make_plan
