@@ -36,7 +36,7 @@ help: ## this list
 
 setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, torch for the demo (versions from requirements.lock)
 	@echo "setup: .venv is ready; next: . .venv/bin/activate && hams --help"
-	@echo "setup: make compile turns the core into machine code (optional; a C compiler, two to three minutes), which takes a third off each request"
+	@echo "setup: make compile turns the core into machine code (optional; a C compiler, some five minutes on two cores), which takes a third off each request"
 
 # ---- quality ----
 

@@ -189,7 +189,7 @@ async def _units(
             else:
                 said = event.message if isinstance(event, BatchFailed) else (result and result.error)
                 why = f"no request passes {name}: {said or 'it refuses them'}"
-    empty = next((name for name, found in units.items() if not found), None)
+    empty = next((name for name, of_it in units.items() if not of_it), None)
     if empty is not None:
         raise CannotMeasure(f"{empty} cannot be measured: {why}")
     return units

@@ -4,6 +4,7 @@ replaced.
 The messages are chosen so that the rule is all that stands between them and a broken invariant.
 """
 
+from dataclasses import replace
 from random import Random
 
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected
@@ -585,15 +586,7 @@ def apart(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def apart_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A manager's machine, with nobody else on it, is cut off."""
-    return [
-        Fault(
-            rng.uniform(0.3, 0.8),
-            "apart",
-            "leader" if rng.random() < 0.5 else "any:manager",
-            span_s=2.5,
-            amount=1.0,
-        )
-    ]
+    return [replace(fault, kind="apart-alone") for fault in apart(rng, graph, span)]
 
 
 def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:

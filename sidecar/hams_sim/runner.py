@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import hams_compiled
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
 from hams_sim import limits
@@ -20,6 +21,9 @@ from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import NOT_REPLAYED, PLAIN, HistoryOutcome, Spec
 from hams_sim.workers import Worker, WorkerDied, run_all
+
+DECIDES = ("seed", "shape", "fault", "mutant", "drop", "mode", "policy", "random_models")
+"""The options that decide what histories are, beside the core's sources: a chunk of others is not done."""
 
 HISTORIES = 1000
 """How many are run if nothing is said."""
@@ -154,7 +158,8 @@ class ProgressFile:
 
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self._path = path
-        self._about = {name: getattr(options, name) for name in ("seed", "shape", "fault", "mutant", "drop")}
+        self._about = {name: getattr(options, name) for name in DECIDES}
+        self._about["core"] = hams_compiled.digest(Path(__file__).resolve().parent.parent)
         self._done: set[int] = set()
         if path is not None:
             try:

@@ -91,15 +91,25 @@ def _isolate_late(faults: "Faults", fault: "Fault", node: Node) -> None:
 
 
 def _apart(faults: "Faults", fault: "Fault", node: Node) -> None:
-    """A machine is cut off, with a manager and a member of every set that has others. It reaches etcd again
-    before its connections to others stand."""
+    """A machine is cut off, with a manager and a member of every set that has others."""
     world, topology = faults.world, faults.world.etcd.topology
     side = {node.id: node}
     for item in topology.sets:
         members = [name for name in (item.primary, *item.in_sync) if name is not None]
-        if len(members) > 1 and fault.amount != 1.0:
+        if len(members) > 1:
             name = faults.rng.choice(members)
             side[name] = world.nodes[name]
+    _cut_off(faults, fault, side)
+
+
+def _apart_alone(faults: "Faults", fault: "Fault", node: Node) -> None:
+    """A machine is cut off, with a manager and nobody else."""
+    _cut_off(faults, fault, {node.id: node})
+
+
+def _cut_off(faults: "Faults", fault: "Fault", side: dict[str, Node]) -> None:
+    """These reach neither others nor etcd. They reach etcd again before their connections to others stand."""
+    world = faults.world
     echo_s = faults.rng.uniform(0.3, 1.2)
     links: list[Link] = []
     for inside in side.values():
@@ -108,7 +118,7 @@ def _apart(faults: "Faults", fault: "Fault", node: Node) -> None:
             if outside.id not in side:
                 links += _both(world, inside, outside)
         world.lives.cut_etcd(inside)
-    world.calm.apart.add(node.id)
+    world.calm.apart.update(name for name, inside in side.items() if inside.of == MANAGER)
     for link in links:
         _cut_link(world, link, stalls=True)
 
@@ -414,6 +424,7 @@ OF_ONE: dict[str, Callable[["Faults", "Fault", Node], None]] = {
     "isolate-last": _isolate,
     "isolate-late": _isolate_late,
     "apart": _apart,
+    "apart-alone": _apart_alone,
     "cut-managers": _cut_managers,
     "deaf-to-managers": _deaf_to_managers,
     "cut-etcd": _cut_etcd,

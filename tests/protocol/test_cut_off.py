@@ -24,9 +24,8 @@ def hears_all(rig):
         rig.get(name.replace("_", "-"), Heartbeat(1))
 
 
-def test_a_manager_that_was_cut_off_alone_hears_others_before_it_judges_them():
-    """Its machine has no other instance of the graph, so nobody has taken a role meanwhile: nothing that etcd
-    says shows that it was away."""
+def cut_off():
+    """A manager that heard all, hears nobody, and does not reach etcd."""
     rig = manager(P, Q, S)
     hears_all(rig)
     for name in EVERYBODY:
@@ -34,6 +33,13 @@ def test_a_manager_that_was_cut_off_alone_hears_others_before_it_judges_them():
     rig.after(0.6)
     rig.step(CasUnknown())
     rig.all.clear()
+    return rig
+
+
+def test_a_manager_that_was_cut_off_alone_hears_others_before_it_judges_them():
+    """Its machine has no other instance of the graph, so nobody has taken a role meanwhile: nothing that etcd
+    says shows that it was away."""
+    rig = cut_off()
     rig.learn(topo(1, P, Q, S))  # etcd is within reach again
     for _ in range(4):
         rig.after(limits.doubt_s / 8)  # the others are not yet
@@ -101,13 +107,7 @@ def test_its_own_commit_makes_no_manager_doubt_itself():
 
 
 def test_a_manager_that_hears_nobody_at_all_was_cut_off_though_nobody_has_lost_a_role():
-    rig = manager(P, Q, S)
-    hears_all(rig)
-    for name in EVERYBODY:
-        rig.step(PeerDown(name.replace("_", "-")))
-    rig.after(0.6)
-    rig.step(CasUnknown())
-    rig.all.clear()
+    rig = cut_off()
     rig.learn(topo(2, P, rset("q", "q-1", "q-2", joining=("q-3",)), S))
     for _ in range(4):
         rig.after(limits.doubt_s / 8)

@@ -166,7 +166,7 @@ def test_a_mixed_history_has_faults_of_two_kinds_and_holds_whatever_it_is_about(
     assert not failed, "\n".join(failed)
 
 
-def test_a_long_run_goes_on_where_its_progress_file_says(tmp_path, capsys):
+def test_a_long_run_goes_on_where_its_progress_file_says(tmp_path, capsys, monkeypatch):
     notes = tmp_path / "progress.jsonl"
     arguments = ["--histories", "3", "--shape", "single", "--jobs", "1", "--progress", str(notes)]
     assert main(arguments) == 0
@@ -176,3 +176,9 @@ def test_a_long_run_goes_on_where_its_progress_file_says(tmp_path, capsys):
     assert "0 histories" in capsys.readouterr().out
     assert main([*arguments, "--seed", "9"]) == 0
     assert "3 histories" in capsys.readouterr().out
+    for others in (["--mode", "Remus"], ["--policy", "distribution"]):
+        assert main([*arguments, *others]) == 0
+        assert "3 histories" in capsys.readouterr().out, "they are others"
+    monkeypatch.setattr("hams_compiled.digest", lambda _: "another core")
+    assert main(arguments) == 0
+    assert "3 histories" in capsys.readouterr().out, "what an earlier core did proves nothing of this one"

@@ -25,9 +25,8 @@ from hams_operator.local.home import GraphHome
 from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.metrics import path_of
 from hams_operator.local.observe import Cast, FailureInfo, Observer, current, said
-from hams_operator.local.parent_death_signal import ending_with_parent, environment_with
 from hams_operator.local.places import MANAGER, Ends, Launch, LocalPod, Place, Replacements, pause_after
-from hams_operator.local.processes import send
+from hams_operator.local.processes import send, start
 from hams_operator.local.starvation import CpuWaits
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -310,16 +309,8 @@ class Instances:
             is None
         ):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), python)
-        with output.open("ab") as stream:
-            process = await asyncio.create_subprocess_exec(
-                *ending_with_parent(*program, "-m", "hams_sdk", "serve", *arguments),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                env=environment_with(environment),
-                cwd=folder,
-                start_new_session=True,
-            )
+        command = [*program, "-m", "hams_sdk", "serve", *arguments]
+        process = await start(command, folder, output, environment)
 
         async def reap() -> None:
             status = await process.wait()

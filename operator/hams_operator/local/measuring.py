@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hams_operator.local.instances import failure_bytes_max, failure_line_chars_max
 from hams_operator.local.logfiles import last_lines, shortened
-from hams_operator.local.parent_death_signal import ending_with_parent, environment_with
+from hams_operator.local.processes import start
 from hams_protocol.graph import Graph, Operator
 from hams_wire.measuring import (
     MeasuredTimes,
@@ -62,26 +62,14 @@ async def _start_model(operator: Operator, beside: Path, folder: Path) -> Proces
     arguments = [model.entrypoint, "--socket", str(folder / f"{operator.name}.sock"), "--path", str(beside)]
     environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **dict(model.env)}
     log = folder / f"{operator.name}.log"
-    return await _start([*program, "-m", "hams_sdk", "serve", *arguments], log, beside, environment)
+    return await start([*program, "-m", "hams_sdk", "serve", *arguments], beside, log, environment)
 
 
 async def _start_measuring(folder: Path) -> Process:
     """Raises OSError."""
     files = ("--graph", "graph", "--task", "task", "--folder", str(folder), "--out", "out")
-    return await _start([sys.executable, "-m", "hams_sidecar.measuring", *files], folder / ".log", folder, {})
-
-
-async def _start(command: list[str], output: Path, folder: Path, environment: dict[str, str]) -> Process:
-    with output.open("ab") as stream:
-        return await asyncio.create_subprocess_exec(
-            *ending_with_parent(*command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env=environment_with(environment),
-            cwd=folder,
-            start_new_session=True,
-        )
+    command = [sys.executable, "-m", "hams_sidecar.measuring", *files]
+    return await start(command, folder, folder / ".log", {})
 
 
 async def _until_done(started: dict[str, Process], folder: Path, operators: int) -> None:

@@ -1,8 +1,31 @@
-"""What the local runtime asks the kernel about processes: whether one lives, which one it is."""
+"""Processes of the local runtime: how one is started that ends with this one, whether one lives, which one it
+is."""
 
+import asyncio
 import os
 import select
 import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hams_operator.local.parent_death_signal import ending_with_parent, environment_with
+
+
+async def start(
+    command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """A process in `folder` that ends with this one and writes to the end of `output`; `environment` is for
+    it alone. Raises OSError."""
+    with output.open("ab") as stream:
+        return await asyncio.create_subprocess_exec(
+            *ending_with_parent(*command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment_with(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
 
 
 def birth_of(pid: int) -> int:

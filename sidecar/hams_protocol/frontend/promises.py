@@ -73,7 +73,7 @@ class Promises:
         return NotServed(504, message, times[math.ceil(needed) - 1] - budget_s, begun=False)
 
     def _newest_of(self, meta: Meta) -> deque[AnsweredRequest]:
-        """Of its application; the one that was asked for longest ago makes room."""
+        """Of its application; the one that was answered longest ago makes room."""
         app = self._app_of(meta)
         newest = self._apps.get(app)
         if newest is None:

@@ -290,8 +290,8 @@ class Primary(Role):
     def _replays_on(self, replay: RunAgain) -> bool:
         """What has to be run again goes before all else; whether there is anything left of it."""
         replay.look()
-        while not self._running and (found := replay.next_batch()) is not None:
-            determinant, units = found
+        while not self._running and (following := replay.next_batch()) is not None:
+            determinant, units = following
             replay.ran()
             ran = determinant.units[0]
             if len(units) == 1 and ran.kind is not Kind.VALUE:
