@@ -31,7 +31,8 @@ class Scheduler(Protocol):
 
     Laws: a unit that `take` or `late` returns is READY, and is not returned again before it is added again.
     All units of a batch have one `batch_key`, and together at most `max_rows` rows unless it is a single
-    unit. A unit with `attempts` goes alone and before all others. A unit that is READY no more is dropped.
+    unit. A unit with `attempts` goes alone and before all others, if it had them when it was added or
+    `suspected` told of them. A unit that is READY no more is dropped.
     `take` is not empty while a unit waits and `now >= deadline()`.
     """
 
@@ -45,6 +46,10 @@ class Scheduler(Protocol):
 
     def add_first(self, unit: Unit, now: float) -> None:
         """Queue a unit before all others: a suspect, or one whose batch was undone."""
+        ...
+
+    def suspected(self, unit: Unit, now: float) -> None:
+        """A unit has become a suspect: if it waits, it goes alone and before all others."""
         ...
 
     def take(self, now: float) -> list[Unit]:
@@ -100,6 +105,12 @@ class Fifo:
         """Queue a unit again before all others: it was in a batch that was undone."""
         unit.queued_at = now - self._policy.max_delay_s
         self._queue.appendleft(unit)
+
+    def suspected(self, unit: Unit, now: float) -> None:
+        """To the front, if it waits."""
+        if unit in self._queue:
+            self._queue.remove(unit)
+            self.add_first(unit, now)
 
     def take(self, now: float) -> list[Unit]:
         """The units of the next batch, oldest first; none if there is nothing to run yet. Units that are not

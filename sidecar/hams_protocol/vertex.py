@@ -284,8 +284,9 @@ class Vertex(ABC):
             if self.operator.join is not Join.FIRST:
                 return
         unit = self.joins.add(token)
-        if message.attempts:
-            unit.attempts = max(unit.attempts, message.attempts)
+        if message.attempts > unit.attempts:
+            unit.attempts = message.attempts
+            self.queue.suspected(unit, self.ctx.now)
         self._acknowledge(sender, message, self.joins.value_held(unit, token))
         self.unit_changed(unit)
 

@@ -63,6 +63,12 @@ class Lawful(Generic[U]):
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add_first(unit, now), None, now)
 
+    def suspected(self, unit: U, now: float) -> None:
+        """A unit has become a suspect. To the policy it comes once more, before all others; what it still
+        has of it is dropped like any other surplus."""
+        if id(unit) in self._waiting:
+            self.add_first(unit, now)
+
     def take(self, now: float) -> list[U]:
         """The next batch."""
         policy = self.policy

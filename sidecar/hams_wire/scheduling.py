@@ -135,6 +135,10 @@ class PolicyQueue:
         """See `Scheduler`."""
         self._lawful.add_first(unit, now)
 
+    def suspected(self, unit: Unit, now: float) -> None:
+        """See `Scheduler`."""
+        self._lawful.suspected(unit, now)
+
     def take(self, now: float) -> list[Unit]:
         """See `Scheduler`."""
         return self._lawful.take(now)

@@ -10,7 +10,17 @@ from hams_protocol.events import BatchDone, BatchFailed, ModelDied
 from hams_protocol.graph import FRONTEND, Operator
 from hams_protocol.ids import RequestId
 from hams_protocol.joins import Stage, Unit
-from hams_protocol.messages import LATE, Completion, Deliver, Kind, Meta, RecordAck, ReplyAge
+from hams_protocol.messages import (
+    LATE,
+    Attempt,
+    AttemptAck,
+    Completion,
+    Deliver,
+    Kind,
+    Meta,
+    RecordAck,
+    ReplyAge,
+)
 from hams_protocol.stateful.machine import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 
@@ -34,6 +44,11 @@ class Shedding:
 
     def add_first(self, unit: Unit, now: float) -> None:
         self.units.insert(0, unit)
+
+    def suspected(self, unit: Unit, now: float) -> None:
+        if unit in self.units:
+            self.units.remove(unit)
+            self.units.insert(0, unit)
 
     def take(self, now: float) -> list[Unit]:
         self.units = [unit for unit in self.units if unit.stage is Stage.READY]
@@ -177,3 +192,18 @@ def test_a_policy_hears_how_long_ago_replies_were_released():
     assert rig.machine.queue.heard == [(R0, 0.03, rig.now), (R1, 0.02, rig.now)]
     rig.get("F-1", Completion(((0, 1, ()),), (ReplyAge(R2, 0.5),)))
     assert rig.machine.queue.heard[-1] == (R2, 0.5, rig.now), "though nothing new is complete"
+
+
+def test_a_unit_that_becomes_a_suspect_while_it_waits_goes_alone_and_before_others():
+    rig = Rig(StatelessMachine(CHAIN, "s", "s-1"))
+    rig.ready()
+    rig.learn(ROLES)
+    for request in (R0, R1, R2):
+        rig.token("F-1", asked(request, 5.0))
+    rig.token("F-1", asked(R2, 5.0), attempts=1)
+    rig.done()
+    (attempt,) = of(rig.all, Attempt)
+    assert (attempt.request, attempt.attempts) == (R2, 2)
+    rig.get("F-1", AttemptAck(attempt.source, R2, attempt.lane, attempt.serial))
+    started = [[unit.unit.request for unit in start.units] for start in of(rig.all, StartBatch)]
+    assert started == [[R0], [R2]]

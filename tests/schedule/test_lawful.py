@@ -290,6 +290,27 @@ def test_a_unit_that_is_added_twice_runs_once_and_no_policy_is_blamed(name: str,
     assert policy.deadline() == math.inf
 
 
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_a_unit_that_becomes_a_suspect_while_it_waits_goes_alone_and_first(name: str) -> None:
+    policy: Lawful[Work] = Lawful(POLICIES[name](), MAX_ROWS, replace=False)
+    units = [Work(due=9.0 + number / 100) for number in range(4)]
+    for unit in units:
+        policy.add(unit, 0.0)
+    suspect = units[2]
+    suspect.attempts = 2
+    policy.suspected(suspect, 0.1)
+    stranger = Work(due=9.0, attempts=1)
+    policy.suspected(stranger, 0.1)
+    assert len(policy) == 4
+    assert policy.take(0.1) == [suspect]
+    handed: list[Work] = []
+    for now in range(2, 120):
+        handed += policy.late(now / 10)
+        handed += policy.take(now / 10)
+    assert sorted(map(id, handed)) == sorted(id(unit) for unit in units if unit is not suspect)
+    assert len(policy) == 0
+
+
 def test_a_unit_that_comes_back_while_its_second_entry_is_still_there_runs_once_more() -> None:
     policy: Lawful[Work] = Lawful(FifoPolicy(1), 1, replace=False)
     unit, other = Work(), Work()
