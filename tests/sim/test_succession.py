@@ -5,8 +5,15 @@ from collections import Counter
 
 import pytest
 
+from hams_protocol.effects import NoteLog, NoteReply
+from hams_protocol.frozen import replaced
+from hams_protocol.ids import RequestId
+from hams_sim import checks
+from hams_sim.errors import Broken
 from hams_sim.scenarios import SCENES
 from hams_sim.simulate import HistoryOutcome, Spec
+from hams_sim.succession.plan import draw_plan
+from hams_sim.succession.resource import SimResource
 from hams_sim.succession.scenes import KINDS
 from hams_sim.workers import Worker, run_all
 
@@ -56,3 +63,42 @@ def test_what_a_failures_command_leaves_out_is_left_out() -> None:
     assert less.ok
     assert sum(less.faults.values()) < sum(whole.faults.values())
     assert less.events < whole.events
+
+
+def test_after_the_switch_a_deposed_owner_repeats_what_was_taken_over_and_nothing_else() -> None:
+    plan = draw_plan(1, "single", KINDS["change"])
+    resource = SimResource("1", plan.graphs[0], plan.behaviours)
+    graph = resource.incarnations[0]
+    while not checks.converged(graph):
+        resource.clock.run(resource.clock.now + 0.05)
+    shard = graph.etcd.topology.find("F/0")
+    assert shard.primary is not None
+    deposed = graph.nodes[shard.primary]
+    logged = NoteLog(1, 0, 1, RequestId(0, 0), "k", "d", None)
+    replied = NoteReply(1, 0, 1, RequestId(0, 0), ("a-1:1",), ())
+
+    def notes(note: NoteLog | NoteReply) -> None:
+        graph.performers[type(note)](deposed, note)
+
+    notes(logged)
+    notes(replied)
+    sets = [replaced(item, epoch=2) if item is shard else item for item in graph.etcd.topology.sets]
+    graph.etcd.topology = replaced(graph.etcd.topology, sets=tuple(sets))
+    graph.etcd.ends["F/0"] = {1: 0}
+    graph.is_over = True
+
+    notes(logged)
+    notes(replied)
+    assert graph.coverage["a deposed owner repeated what was taken over"] == 2
+    others = (
+        replaced(logged, request=RequestId(0, 1)),
+        replaced(logged, key="another"),
+        replaced(logged, digest="another"),
+        replaced(logged, epoch=2),
+        replaced(replied, request=RequestId(0, 1)),
+        replaced(replied, values=("a-2:1",)),
+        replaced(replied, epoch=2),
+    )
+    for note in others:
+        with pytest.raises(Broken, match="another shape has taken over"):
+            notes(note)

@@ -12,7 +12,7 @@ from hams_protocol.effects import NoteLog, NoteReply, Replied
 from hams_protocol.events import Event, Received
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph
-from hams_protocol.ids import InstanceId
+from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Completion, StateCopy
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
@@ -80,6 +80,7 @@ class SimIncarnation(World):
         self.is_removed = False
         self.is_over = False
         self.keys: dict[str, None] = {}
+        self._noted: dict[tuple[str, RequestId], object] = {}
         self.etcd: SharedEtcd = SharedEtcd(self, Random(f"{seed}/etcd"))
         self._asks = 0
         self._log, self._reply = self.performers[NoteLog], self.performers[NoteReply]
@@ -267,19 +268,29 @@ class SimIncarnation(World):
         return list(pages(entries, log.state.expired.hashes(), True, most, 1000))
 
     def _note_log(self, node: Node, note: Any) -> None:
-        self._check_serves(f"{node.id} logs {note.request}")
+        self._check_serves(node, note, "logs", (note.key, note.digest, note.source))
         self._log(node, note)
         self.resource.logged(self, note)
 
     def _note_reply(self, node: Node, note: Any) -> None:
-        self._check_serves(f"{node.id} replies to {note.request}")
+        self._check_serves(node, note, "replies to", note.values)
         self._reply(node, note)
 
-    def _check_serves(self, what: str) -> None:
+    def _check_serves(self, node: Node, note: NoteLog | NoteReply, does: str, said: object) -> None:
+        """Only who serves logs and replies. After the switch an owner that was deposed before it, and has not
+        learnt so, may take in what its followers acknowledged before they were frozen. The log that was taken
+        over has that, and its owner has noted it: the same is noted again, or the rule is broken."""
+        what, before = f"{node.id} {does} {note.request}", self._noted.get((does, note.request))
         if not self.is_done:
             raise Broken("I5", f"{what} before the shape before {self.uid} has handed over")
         if self.is_over:
-            raise Broken("I5", f"{what} though another shape has taken over from {self.uid}")
+            owned_in = self.etcd.topology.find(self.graph.shard_names[note.shard]).epoch
+            if note.epoch >= owned_in:
+                raise Broken("I5", f"{what} though another shape has taken over from {self.uid}")
+            if said != before:
+                raise Broken("I5", f"{what} with {said}, but another shape has taken over {before}")
+            self.seen("a deposed owner repeated what was taken over")
+        self._noted[does, note.request] = said
 
 
 def _sized(replied: Replied) -> tuple[Outcome, int]:
