@@ -20,6 +20,7 @@ from hams_sim.workers import Worker, run_all
 REACHES: dict[str, tuple[str, ...]] = {
     "change": ("phase done", "passed on", "removed"),
     "change-abandoned": ("phase back", "held back, and given to the core"),
+    "change-deposed": ("a deposed owner repeated what was taken over",),
     "change-refused": ("phase back",),
     "change-stale": ("step lost",),
     "change-twice": ("answered as the shape before did",),

@@ -96,6 +96,25 @@ KINDS: dict[str, Kinds] = {
         frontends=(3,),
         span_s=(3.0, 5.0),
     ),
+    "change-deposed": Kinds(
+        "a shard's owner stands still with an entry on its way, is deposed, and goes on after the switch",
+        (KILLS, *((kind, EVERYBODY) for kind in ("pause-late", "isolate-late", "cut-etcd"))),
+        always=(
+            Fault(
+                0.3,
+                "none",
+                "old/primary:F",
+                span_s=1.6,
+                also=(Fault(0.0, "pause-late", "primary:F", span_s=1.5, trigger="LogAppend"),),
+            ),
+        ),
+        least=0,
+        most=1,
+        keyless=0.2,
+        timeouts_s=(30.0, 6.0),
+        calls=(60, 90),
+        span_s=(0.6,),
+    ),
     "change-deleted": Kinds(
         "the graph is deleted during the change",
         (KILLS, *CONTROLLER, ("etcd-unknown", ("",))),
