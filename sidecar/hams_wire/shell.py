@@ -92,6 +92,7 @@ class Shell:
         "_asked",
         "_beat_at",
         "_breaks",
+        "_due",
         "_events",
         "_host",
         "_own",
@@ -130,6 +131,7 @@ class Shell:
         self._events: deque[Event] = deque()
         self._asked = False
         self._beat_at = FOREVER
+        self._due: float | None = None
         self._sent: set[InstanceId] = set()
         self._said: dict[InstanceId, int] = {}
         self._breaks: list[tuple[float, InstanceId]] = []
@@ -191,17 +193,24 @@ class Shell:
 
     def deadline(self) -> float:
         """The time when `wake` must be called."""
-        due = self.machine.deadline()
+        due = self._machine_due()
         if self._breaks and self._breaks[0][0] < due:
             due = self._breaks[0][0]
         return due
+
+    def _machine_due(self) -> float:
+        """When the machine wants a Tick. It is asked once after each step, for only a step moves that: a
+        policy works ahead while its model runs, and has no say in it then."""
+        if self._due is None:
+            self._due = self.machine.deadline()
+        return self._due
 
     def wake(self) -> None:
         """Something is due: a Tick, or the report of a broken connection."""
         now = self._host.now()
         while self._breaks and self._breaks[0][0] <= now:
             self._report_break(heapq.heappop(self._breaks)[1])
-        if self.machine.deadline() <= now:
+        if self._machine_due() <= now:
             self._events.append(Tick())
         self._asked = True
         self.turn()
@@ -226,7 +235,7 @@ class Shell:
     def _take(self, events: tuple[Event, ...]) -> None:
         host = self._host
         now = host.now()
-        self.taken = events
+        self.taken, self._due = events, None
         effects = self.machine.step(events[0], now) if self._steps is None else self._steps(events, now)
         host.stepped(events, effects)
         for effect in effects:

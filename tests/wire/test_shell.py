@@ -236,6 +236,21 @@ def test_a_tick_comes_when_it_is_due():
     assert machine.events == [Tick()]
 
 
+def test_a_machine_is_asked_for_its_deadline_once_after_each_step():
+    shell, machine, host = shell_of()
+    machine.due = host.time + 0.5
+    asked = []
+    machine.deadline = lambda: asked.append(machine.due) or machine.due
+    for _ in range(2):
+        shell.deadline()
+        shell.wake()
+    assert asked == [host.time + 0.5]
+    host.time += 0.5
+    shell.wake()
+    assert machine.events == [Tick()]
+    assert shell.deadline() == FOREVER, "the step moved it"
+
+
 def test_a_late_process_tells_its_machine_before_everything_that_has_piled_up():
     shell, machine, host = shell_of()
     beats(shell, host, 2)
