@@ -90,10 +90,12 @@ class SimHost:
         world, node = self._world, self._node
         if node.trigger is not None and world.strikes(node, message):
             return
-        if type(message) is Heartbeat and not world.watching.passes(node, peer, message.generation):
-            return
         world.budgets.sent(node, message)
         world.network.send(node, peer, message)
+
+    def send_heartbeats(self, peers: Iterable[InstanceId], heartbeat: Heartbeat) -> None:
+        """See `Watching.send_heartbeats`. No fault waits for one of them."""
+        self._world.watching.send_heartbeats(self._node, peers, heartbeat)
 
     def perform(self, effect: Effect, now: float) -> None:
         """In this world, unless a fault strikes before."""

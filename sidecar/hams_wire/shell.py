@@ -9,7 +9,7 @@ machine is a heartbeat that says nothing new.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from hams_protocol.effects import Effect, Send
@@ -58,6 +58,10 @@ class ShellHost(Protocol):
 
     def perform(self, effect: Effect, now: float) -> None:
         """Do what is no message: notes, proposals, the model's work, answers, the end."""
+        ...
+
+    def send_heartbeats(self, peers: Iterable[InstanceId], heartbeat: Heartbeat) -> None:
+        """Send it to those of these peers to which a connection stands."""
         ...
 
     def is_up(self, peer: InstanceId) -> bool:
@@ -269,13 +273,10 @@ class Shell:
         self._check_lateness()
         self._beat_at = (round(now / self.heartbeat_s) + 1) * self.heartbeat_s
         heartbeat = Heartbeat(self.machine.knowledge.topology.generation)
-        for peer in self.members:
-            if peer == self.instance or not host.is_up(peer):
-                continue
-            if peer not in self._sent:
-                host.send(peer, heartbeat)
-            heard = host.heard_at(peer)
-            if heard is not None:
+        others = [peer for peer in self.members if peer != self.instance]
+        host.send_heartbeats([peer for peer in others if peer not in self._sent], heartbeat)
+        for peer in self.detector.expected_among(others):
+            if host.is_up(peer) and (heard := host.heard_at(peer)) is not None:
                 self.detector.record(peer, heard)
         for peer in self.detector.check(now):
             self._suspect(peer, f"silent for {self.detector.silent_s(peer, now):.3f} s")

@@ -1,6 +1,6 @@
 """The shell by itself: no loop, no network. Its host is a list of what it was asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -78,6 +78,9 @@ class Host:
 
     def perform(self, effect: Effect, now: float) -> None:
         self.performed.append(effect)
+
+    def send_heartbeats(self, peers: Iterable[str], heartbeat: Heartbeat) -> None:
+        self.sent += [(peer, heartbeat) for peer in peers if peer not in self.down]
 
     def is_up(self, peer: str) -> bool:
         return peer not in self.down
