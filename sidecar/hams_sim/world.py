@@ -70,16 +70,17 @@ from hams_wire.shell import FOREVER, MANAGER, Shell
 class SimHost:
     """What one instance's shell runs in (`hams_wire.shell.Host`)."""
 
-    __slots__ = ("_node", "_perform", "_world")
+    __slots__ = ("_clock", "_node", "_perform", "_world")
 
     def __init__(self, world: "World", node: Node) -> None:
         self._world = world
+        self._clock = world.clock
         self._node = node
         self._perform = world.performers
 
     def now(self) -> float:
         """The clock of the instance itself."""
-        return self._world.now + self._node.skew
+        return self._clock.now + self._node.skew
 
     def turn_soon(self) -> None:
         """See `World.turn_soon`."""

@@ -197,24 +197,21 @@ class Shell:
 
     def deadline(self) -> float:
         """The time when `wake` must be called."""
-        due = self._machine_due()
+        due = self._due
+        if due is None:
+            # Once after each step, for only a step moves it: a policy works ahead while its model runs, and
+            # has no say in it then.
+            due = self._due = self.machine.deadline()
         if self._breaks and self._breaks[0][0] < due:
             due = self._breaks[0][0]
         return due
-
-    def _machine_due(self) -> float:
-        """When the machine wants a Tick. It is asked once after each step, for only a step moves that: a
-        policy works ahead while its model runs, and has no say in it then."""
-        if self._due is None:
-            self._due = self.machine.deadline()
-        return self._due
 
     def wake(self) -> None:
         """Something is due: a Tick, or the report of a broken connection."""
         now = self._host.now()
         while self._breaks and self._breaks[0][0] <= now:
             self._report_break(heapq.heappop(self._breaks)[1])
-        if self._machine_due() <= now:
+        if self.deadline() <= now:
             self._events.append(Tick())
         self._asked = True
         self.turn()
