@@ -7,7 +7,7 @@ tells others of one in a record, a copy or an answer. What is on disk ends when 
 instance say of a reply that it was released at another time than it was, or of an error that it took so long.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits as core
@@ -83,26 +83,27 @@ class Budgets:
         """Messages are taken in together. What answers one of them may not know yet of those behind it, so
         an earlier end counts from the next ones on."""
         known_ends = self._of(node)
-        known_ends.settle()
+        if known_ends.fresh:
+            known_ends.settle()
         for message in messages:
-            self._take_in(node, message)
-        if len(messages) == 1:
+            self._take_in(known_ends, message)
+        if len(messages) == 1 and known_ends.fresh:
             known_ends.settle()
 
-    def _take_in(self, node: "Node", message: Message) -> None:
+    def _take_in(self, known_ends: KnownEnds, message: Message) -> None:
         if type(message) is Deliver:
-            token, known_ends = message.token, self._of(node)
+            token = message.token
             due = self._end_of(token.meta.budget_s)
             known_ends.fresh[token.request] = min(due, known_ends.fresh.get(token.request, due))
             known_ends.earliest[token.request] = min(due, known_ends.earliest.get(token.request, due))
             known_ends.arrived.setdefault(token.request, self._world.now)
         elif type(message) is Completion:
-            known_ends = self._of(node)
             for reply in message.replies:
                 since = known_ends.arrived.get(reply.request, self._world.now)
                 known_ends.rest_s = max(known_ends.rest_s, self._world.now - since)
         else:
-            self._heard(node, budgets_in(message))
+            for token, left_s in budgets_in(message):
+                self._heard(known_ends, token, left_s)
 
     def read(self, node: "Node", copy: StateCopy) -> None:
         """A checkpoint is read, and may be all that this instance is told."""
@@ -120,13 +121,10 @@ class Budgets:
         """A process goes on under another id: it was told what it was told."""
         self._known[node.id] = self._of(before)
 
-    def _heard(self, node: "Node", tokens: Iterable[tuple[Token, float]]) -> None:
-        known = self._of(node).by_records
-        for token, left_s in tokens:
-            due = self._end_of(left_s)
-            known[token.request] = max(due, known.get(token.request, due))
-            earliest = self._of(node).earliest
-            earliest[token.request] = min(due, earliest.get(token.request, due))
+    def _heard(self, known_ends: KnownEnds, token: Token, left_s: float) -> None:
+        due, known, earliest = self._end_of(left_s), known_ends.by_records, known_ends.earliest
+        known[token.request] = max(due, known.get(token.request, due))
+        earliest[token.request] = min(due, earliest.get(token.request, due))
 
     def sent(self, node: "Node", message: Message) -> None:
         """A message leaves. Raises Broken if its budget ends later than it can, or an age is wrong."""

@@ -195,7 +195,7 @@ class Network:
             self._fan_out_arrived(link, message)
         elif type(message) is SlotAnswer:
             self.world.recorder.answered(link.sender, link.receiver, message)
-        elif isinstance(message, LogAppend | LogCopy):
+        elif type(message) is LogAppend or type(message) is LogCopy:
             self.world.recorder.log_arrived(link.receiver, message)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 

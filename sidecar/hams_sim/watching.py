@@ -6,10 +6,12 @@ would learn something from it. In between beats would change nothing, and most o
 would go into them.
 """
 
+from collections.abc import Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
 from hams_protocol.events import PeerDown, PeerUp
+from hams_protocol.messages import Heartbeat
 from hams_sim import limits
 from hams_sim.network import Link
 from hams_sim.node import Node
@@ -146,13 +148,17 @@ class Watching:
             else self._world.now
         )
 
-    def passes(self, node: Node, peer: str, generation: int) -> bool:
+    def send_heartbeats(self, node: Node, peers: Iterable[str], heartbeat: Heartbeat) -> None:
         """Which heartbeats are sent in a simulation: those from which somebody learns something. In some
         worlds most of these are lost as well, so that instances go long without news."""
-        other = self._world.nodes[peer]
-        if not self._would_learn(other, node.id, generation):
-            return False
-        if not self._mute:
-            return True
-        share = limits.heard_by_managers_share if other.of == MANAGER else limits.heard_by_others_share
-        return self._world.shell_rng.random() < share
+        nodes, generation = self._world.nodes, heartbeat.generation
+        for peer in peers:
+            other = nodes.get(peer)
+            if other is None or not self._would_learn(other, node.id, generation):
+                continue
+            if self.is_up(node, peer) and not (self._mute and self._is_lost(other)):
+                self._world.network.send(node, peer, heartbeat)
+
+    def _is_lost(self, receiver: Node) -> bool:
+        share = limits.heard_by_managers_share if receiver.of == MANAGER else limits.heard_by_others_share
+        return self._world.shell_rng.random() >= share

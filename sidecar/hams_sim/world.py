@@ -70,16 +70,17 @@ from hams_wire.shell import FOREVER, MANAGER, Shell
 class SimHost:
     """What one instance's shell runs in (`hams_wire.shell.Host`)."""
 
-    __slots__ = ("_node", "_perform", "_world")
+    __slots__ = ("_clock", "_node", "_perform", "_world")
 
     def __init__(self, world: "World", node: Node) -> None:
         self._world = world
+        self._clock = world.clock
         self._node = node
         self._perform = world.performers
 
     def now(self) -> float:
         """The clock of the instance itself."""
-        return self._world.now + self._node.skew
+        return self._clock.now + self._node.skew
 
     def turn_soon(self) -> None:
         """See `World.turn_soon`."""
@@ -90,10 +91,12 @@ class SimHost:
         world, node = self._world, self._node
         if node.trigger is not None and world.strikes(node, message):
             return
-        if type(message) is Heartbeat and not world.watching.passes(node, peer, message.generation):
-            return
         world.budgets.sent(node, message)
         world.network.send(node, peer, message)
+
+    def send_heartbeats(self, peers: Iterable[InstanceId], heartbeat: Heartbeat) -> None:
+        """See `Watching.send_heartbeats`. No fault waits for one of them."""
+        self._world.watching.send_heartbeats(self._node, peers, heartbeat)
 
     def perform(self, effect: Effect, now: float) -> None:
         """In this world, unless a fault strikes before."""

@@ -17,6 +17,7 @@ Never: sees a message, acts, forgets by itself.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from math import sqrt
 
 from hams_protocol.ids import InstanceId
@@ -112,6 +113,10 @@ class FailureDetector:
         """From now on this peer should be heard; nothing happens if it is expected already."""
         if peer not in self._peers:
             self._peers[peer] = Rhythm(now)
+
+    def expected_among(self, peers: Iterable[InstanceId]) -> list[InstanceId]:
+        """Those of these peers that should be heard."""
+        return [peer for peer in peers if peer in self._peers]
 
     def forget(self, peer: InstanceId) -> None:
         """Forget a peer that is no member any more."""

@@ -9,7 +9,7 @@ effect without its line would be a lie.
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from hams_history.lines import HistoryError, HistoryWriter, writer_from
@@ -40,7 +40,7 @@ from hams_protocol.events import (
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.intake import Names
-from hams_protocol.messages import Message
+from hams_protocol.messages import Heartbeat, Message
 from hams_protocol.topology import Topology
 from hams_wire import limits, records, succession
 from hams_wire.changes import changes
@@ -352,6 +352,12 @@ class Node:
         that of its own kind."""
         member = self.members.get(peer)
         return self.of == MANAGER or (member is not None and member.of == self.of)
+
+    def send_heartbeats(self, peers: Iterable[InstanceId], heartbeat: Heartbeat) -> None:
+        """Over the connections that stand."""
+        for peer in peers:
+            if self.network.is_up(peer):
+                self.network.send(peer, heartbeat)
 
     def is_up(self, peer: InstanceId) -> bool:
         """Whether a connection to this peer stands."""

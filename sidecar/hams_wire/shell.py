@@ -9,7 +9,7 @@ machine is a heartbeat that says nothing new.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from hams_protocol.effects import Effect, Send
@@ -60,6 +60,10 @@ class ShellHost(Protocol):
         """Do what is no message: notes, proposals, the model's work, answers, the end."""
         ...
 
+    def send_heartbeats(self, peers: Iterable[InstanceId], heartbeat: Heartbeat) -> None:
+        """Send it to those of these peers to which a connection stands."""
+        ...
+
     def is_up(self, peer: InstanceId) -> bool:
         """Whether a connection to this peer stands."""
         ...
@@ -92,6 +96,7 @@ class Shell:
         "_asked",
         "_beat_at",
         "_breaks",
+        "_due",
         "_events",
         "_host",
         "_own",
@@ -130,6 +135,7 @@ class Shell:
         self._events: deque[Event] = deque()
         self._asked = False
         self._beat_at = FOREVER
+        self._due: float | None = None
         self._sent: set[InstanceId] = set()
         self._said: dict[InstanceId, int] = {}
         self._breaks: list[tuple[float, InstanceId]] = []
@@ -191,7 +197,11 @@ class Shell:
 
     def deadline(self) -> float:
         """The time when `wake` must be called."""
-        due = self.machine.deadline()
+        due = self._due
+        if due is None:
+            # Once after each step, for only a step moves it: a policy works ahead while its model runs, and
+            # has no say in it then.
+            due = self._due = self.machine.deadline()
         if self._breaks and self._breaks[0][0] < due:
             due = self._breaks[0][0]
         return due
@@ -201,7 +211,7 @@ class Shell:
         now = self._host.now()
         while self._breaks and self._breaks[0][0] <= now:
             self._report_break(heapq.heappop(self._breaks)[1])
-        if self.machine.deadline() <= now:
+        if self.deadline() <= now:
             self._events.append(Tick())
         self._asked = True
         self.turn()
@@ -226,7 +236,7 @@ class Shell:
     def _take(self, events: tuple[Event, ...]) -> None:
         host = self._host
         now = host.now()
-        self.taken = events
+        self.taken, self._due = events, None
         effects = self.machine.step(events[0], now) if self._steps is None else self._steps(events, now)
         host.stepped(events, effects)
         for effect in effects:
@@ -260,13 +270,10 @@ class Shell:
         self._check_lateness()
         self._beat_at = (round(now / self.heartbeat_s) + 1) * self.heartbeat_s
         heartbeat = Heartbeat(self.machine.knowledge.topology.generation)
-        for peer in self.members:
-            if peer == self.instance or not host.is_up(peer):
-                continue
-            if peer not in self._sent:
-                host.send(peer, heartbeat)
-            heard = host.heard_at(peer)
-            if heard is not None:
+        others = [peer for peer in self.members if peer != self.instance]
+        host.send_heartbeats([peer for peer in others if peer not in self._sent], heartbeat)
+        for peer in self.detector.expected_among(others):
+            if host.is_up(peer) and (heard := host.heard_at(peer)) is not None:
                 self.detector.record(peer, heard)
         for peer in self.detector.check(now):
             self._suspect(peer, f"silent for {self.detector.silent_s(peer, now):.3f} s")

@@ -1,6 +1,6 @@
 """The shell by itself: no loop, no network. Its host is a list of what it was asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -78,6 +78,9 @@ class Host:
 
     def perform(self, effect: Effect, now: float) -> None:
         self.performed.append(effect)
+
+    def send_heartbeats(self, peers: Iterable[str], heartbeat: Heartbeat) -> None:
+        self.sent += [(peer, heartbeat) for peer in peers if peer not in self.down]
 
     def is_up(self, peer: str) -> bool:
         return peer not in self.down
@@ -234,6 +237,21 @@ def test_a_tick_comes_when_it_is_due():
     host.time += 0.5
     shell.wake()
     assert machine.events == [Tick()]
+
+
+def test_a_machine_is_asked_for_its_deadline_once_after_each_step():
+    shell, machine, host = shell_of()
+    machine.due = host.time + 0.5
+    asked = []
+    machine.deadline = lambda: asked.append(machine.due) or machine.due
+    for _ in range(2):
+        shell.deadline()
+        shell.wake()
+    assert asked == [host.time + 0.5]
+    host.time += 0.5
+    shell.wake()
+    assert machine.events == [Tick()]
+    assert shell.deadline() == FOREVER, "the step moved it"
 
 
 def test_a_late_process_tells_its_machine_before_everything_that_has_piled_up():
