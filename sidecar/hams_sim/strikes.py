@@ -142,7 +142,8 @@ def _cut_managers(faults: "Faults", fault: "Fault", node: Node) -> None:
 
 def _deaf_to_managers(faults: "Faults", fault: "Fault", node: Node) -> None:
     world = faults.world
-    links = [link for other in world.living() if other.of == MANAGER for link in _both(world, node, other)]
+    managers = [other for other in world.living() if other.of == MANAGER and other is not node]
+    links = [link for manager in managers for link in _both(world, node, manager)]
     _cut_for(faults, links, fault.span_s)
 
 
