@@ -15,6 +15,7 @@ from hams_schedule.limits import (
     app_id_characters_max,
     apps_max,
     bucket_review_samples,
+    bucket_review_samples_first,
     bucket_samples_min,
     buckets_max,
     classes_max,
@@ -51,6 +52,7 @@ class Classes:
         self._candidates: dict[str, int] = {}
         self._free = list(range(apps_max - 1, -1, -1))
         self._samples = 0
+        self._review_at = bucket_review_samples_first
 
     def classify(self, app: str, feature: float) -> int:
         """The class of a request that arrives. `app` "" is an application too; NaN: no feature."""
@@ -95,9 +97,10 @@ class Classes:
     def review(self) -> list[App]:
         """Cut features anew, at most every `bucket_review_samples`; returns the applications whose buckets
         changed, and whose histograms therefore start afresh."""
-        if self._samples < bucket_review_samples:
+        if self._samples < self._review_at:
             return []
         self._samples = 0
+        self._review_at = min(2 * self._review_at, bucket_review_samples)
         changed: list[App] = []
         room = classes_max - 1 - sum(len(app.edges) + 1 for app in self.apps.values())
         for app in sorted(self.apps.values(), key=_asked, reverse=True):

@@ -27,6 +27,9 @@ bucket_samples_min = 30
 bucket_review_samples = 512
 """Buckets and applications are reviewed after this many samples, not oftener."""
 
+bucket_review_samples_first = 64
+"""The first review comes after this many, each later one after twice as many as the one before."""
+
 records_max = 1_024
 """The newest batches, from whose times the laws of classes are inferred."""
 

@@ -16,6 +16,9 @@ EVERY: Final = 8
 """One batch of so many may be a trial: a guess that is wrong costs no more."""
 SLACK: Final = 2.0
 """Each unit has this many times the expected time of the batch left."""
+NEXT_SLACK: Final = 1.25
+"""The same for one row more than is known, once two sizes are: how times grow is measured then, and where
+deadlines are short it is the only trial."""
 GROWTH: Final = 2
 """A trial has at most this many times the rows that are known: beyond, the guess is worth nothing."""
 
@@ -27,9 +30,10 @@ def trial(
     time."""
     known = tables.known_rows
     for rows in range(min(GROWTH * known, tables.max_rows), known, -1):
+        slack = NEXT_SLACK if rows == known + 1 > 2 else SLACK
         for line in lines:
             expected = tables.expected[tables.rank_of(line.cls)][rows]
-            low = bisect_left(line.dues, now + rest.get(line.cls, 0.0) + SLACK * expected)
+            low = bisect_left(line.dues, now + rest.get(line.cls, 0.0) + slack * expected)
             high = low + fit(line.rows, low, rows, rows)
             if known < sum(line.rows[low:high]) <= rows:
                 return Span(line, low, high)

@@ -632,6 +632,12 @@ def test_what_light_load_has_taught_does_not_keep_batches_small() -> None:
     assert sum(sizes[-50:]) >= 3 * 50
 
 
+def test_short_deadlines_do_not_keep_batches_small() -> None:
+    profiles, cls = learnt_alone()
+    sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 300, 3.2 * SHORT_S)
+    assert sum(sizes[-50:]) >= 3 * 50
+
+
 def test_no_size_is_tried_that_could_make_anybody_late() -> None:
     profiles, cls = learnt_alone()
     sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 60, 1.5 * SHORT_S)

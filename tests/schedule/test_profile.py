@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hams_schedule.classes import REST, Classes, best_edges
-from hams_schedule.limits import apps_max, classes_max, features_max
+from hams_schedule.limits import apps_max, classes_max, features_max, refresh_samples
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf
 from hams_schedule.times import BatchTimes, isotonic
@@ -222,6 +222,17 @@ def test_buckets_are_learnt_and_their_laws_follow() -> None:
     short, long = learnt.classes.class_of("", 1.2), learnt.classes.class_of("", 9.8)
     assert short != long
     assert grid.mean(learnt.cdfs()[short]) < 0.025 < 0.08 < grid.mean(learnt.cdfs()[long])
+
+
+def test_a_feature_is_cut_as_soon_as_two_buckets_have_samples() -> None:
+    learnt = Profiles()
+    draw = random.Random(11)
+    for _ in range(2 * refresh_samples):
+        feature = draw.uniform(1.0, 10.0)
+        learnt.classify("", feature)
+        learnt.observe_alone("", feature, feature / 100)
+        learnt.refresh()
+    assert learnt.classes.class_of("", 1.2) != learnt.classes.class_of("", 9.8)
 
 
 def size_of(value: object, seen: set[int]) -> int:
