@@ -8,6 +8,8 @@ time with some confidence: so a short unit may fill a long batch, and a long one
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from typing import Generic
 
 from hams_schedule.limits import plan_units_max
@@ -48,10 +50,14 @@ class QueueView(Generic[U]):
         self.index: list[int] = []
         self.place: list[int] = []
         self.by_rank: list[list[float]] = [[] for _ in tables.cdfs]
+        self.wide = False
+        """Whether any unit has more than one row."""
         for due, _, rank, source, index in keyed:
             self.due.append(due)
             self.rank.append(rank)
-            self.rows.append(self.sources[source].rows[index])
+            rows = self.sources[source].rows[index]
+            self.wide = self.wide or rows > 1
+            self.rows.append(rows)
             self.source.append(source)
             self.index.append(index)
             self.place.append(len(self.by_rank[rank]))
@@ -72,72 +78,156 @@ class QueueView(Generic[U]):
 
 class Candidate:
     """A batch that could run: its units (indices of a view), and what is expected of it. `first_chance` is
-    that of its earliest-due unit to be in time."""
+    that of its earliest-due unit to be in time. Not `exact`: the promise of its slowest members alone."""
 
-    __slots__ = ("counts", "first_chance", "holds_earliest", "items", "ratio", "rows", "time", "value")
+    __slots__ = (
+        "counts",
+        "exact",
+        "first_chance",
+        "holds_earliest",
+        "items",
+        "ratio",
+        "rows",
+        "time",
+        "value",
+    )
 
-    def __init__(
-        self,
-        items: list[int],
-        counts: list[int],
-        rows: int,
-        value: float,
-        time: float,
-        first_chance: float,
-    ) -> None:
+    def __init__(self, items: list[int], counts: list[int], rows: int) -> None:
         self.items = items
-        self.first_chance = first_chance
         self.counts = counts
         self.rows = rows
+        self.holds_earliest = items[0] == 0
+        self.exact = False
+        self.value = self.time = self.ratio = self.first_chance = 0.0
+
+    def expect(self, value: float, time: float, first_chance: float) -> None:
+        """Take over what a law says."""
         self.value = value
         self.time = time
         self.ratio = value / time if time > 0.0 else 0.0
-        self.holds_earliest = items[0] == 0
+        self.first_chance = first_chance
 
 
-def candidates(
-    view: QueueView[U],
-    tables: TimeTables,
-    weights: list[float],
-    steps: Steps,
-    most_steps: float = math.inf,
-) -> list[Candidate]:
-    """All candidates of a view. `weights`: what missing a unit of each rank costs, 1 is usual. Once laws of
-    mixed batches have cost `most_steps`, one that is not known yet is taken for that of a batch of its
-    slowest class alone: it costs little, and promises too little rather than too much."""
-    found: list[Candidate] = []
-    most_spent = tables.spent + most_steps
-    ranks = len(tables.cdfs)
-    for ceiling in range(ranks):
-        if not view.by_rank[ceiling]:
-            continue
-        members = [item for item in range(len(view.due)) if view.rank[item] <= ceiling]
+class Candidates(Generic[U]):
+    """All candidates of a view, `batches`. `weights`: what missing a unit of each rank costs, 1 is usual.
+
+    The law of a mixed batch costs more than all else about it. So at first a candidate promises what its
+    slowest members alone would take: never less value, never more time than by its own law. Only those are
+    made `exact` that could be chosen. Once laws have cost `most_steps`, one that is not known yet is taken
+    for that of a batch of its slowest class alone: it promises too little then rather than too much.
+    """
+
+    def __init__(
+        self,
+        view: QueueView[U],
+        tables: TimeTables,
+        weights: list[float],
+        steps: Steps,
+        most_steps: float = math.inf,
+    ) -> None:
+        self._view = view
+        self._tables = tables
+        self._weights = weights
+        self._alike = weights == [1.0] * len(weights)
+        self._steps = steps
+        self._most_spent = tables.spent + most_steps
+        self.batches: list[Candidate] = []
+        for ceiling, dues in enumerate(view.by_rank):
+            if dues:
+                self._add(ceiling)
+
+    def best(self, count: int, key: Callable[[Candidate], float], of: list[Candidate]) -> list[Candidate]:
+        """The `count` candidates of the largest keys, all exact: value, value per second or first chance,
+        which an exact law only makes less."""
+        heap = [(-key(batch), number) for number, batch in enumerate(of)]
+        heapify(heap)
+        found: list[Candidate] = []
+        while heap and len(found) < count:
+            _, number = heappop(heap)
+            batch = of[number]
+            if batch.exact:
+                found.append(batch)
+            else:
+                self.make_exact(batch)
+                heappush(heap, (-key(batch), number))
+        return found
+
+    def make_exact(self, batch: Candidate) -> None:
+        """Expect what the law of all its members says."""
+        tables, counts = self._tables, batch.counts
+        if not batch.exact and tables.spent >= self._most_spent and not tables.knows(counts):
+            ceiling = max([rank for rank, count in enumerate(counts) if count])
+            self._expect(batch, tables.law_of_one(ceiling, len(batch.items)))
+        elif not batch.exact:
+            self._expect(batch, tables.law(counts))
+        batch.exact = True
+
+    def _add(self, ceiling: int) -> None:
+        """The candidates of one class ceiling."""
+        view, tables = self._view, self._tables
+        members = [item for item, rank in enumerate(view.rank) if rank <= ceiling]
         dues = [view.due[item] for item in members]
+        count, levels = len(members), tables.quantiles[ceiling]
         seen: set[tuple[int, int]] = set()
         for size in tables.sizes:
-            exhausted = True
-            levels = tables.quantiles[ceiling]
-            for needs in _needs([levels[level][size] for level in range(len(CONFIDENCES))], steps):
+            exhausted, before = True, -1
+            for needs in _needs([levels[level][size] for level in range(len(CONFIDENCES))], self._steps):
                 low = bisect_left(dues, view.at + needs)
-                if low >= len(dues):
+                if low >= count:
                     break  # the others ask for more
-                items, rows = window(view, members, low, size)
-                exhausted = exhausted and low + len(items) == len(members) and rows < size
-                if (low, len(items)) in seen:
+                if low == before:
                     continue
-                seen.add((low, len(items)))
-                counts = [0] * ranks
-                for item in items:
-                    counts[view.rank[item]] += 1
-                if counts[ceiling] and tables.known[min(rows, tables.max_rows)]:
-                    of = counts
-                    if tables.spent >= most_spent and not tables.knows(counts):
-                        of = [len(items) if rank == ceiling else 0 for rank in range(ranks)]
-                    law = tables.law(of)
-                    found.append(valued(view, tables, law, items, counts, rows, weights, steps))
+                before = low
+                items, rows = window(view, members, low, size)
+                exhausted = exhausted and low + len(items) == count and rows < size
+                if (low, len(items)) not in seen:
+                    seen.add((low, len(items)))
+                    self._consider(items, rows, ceiling)
             if exhausted:
                 break
-    return found
+
+    def _consider(self, items: list[int], rows: int, ceiling: int) -> None:
+        """A candidate, if it holds a unit of its ceiling and batches of its rows were measured."""
+        tables, rank = self._tables, self._view.rank
+        counts = [0] * len(tables.cdfs)
+        for item in items:
+            counts[rank[item]] += 1
+        slowest = counts[ceiling]
+        if slowest and tables.known[min(rows, tables.max_rows)]:
+            batch = Candidate(items, counts, rows)
+            batch.exact = slowest == len(items)
+            self._expect(batch, tables.law_of_one(ceiling, slowest))
+            self.batches.append(batch)
+
+    def _expect(self, batch: Candidate, law: Law) -> None:
+        """What is expected of a batch whose longest member has this law. Its earliest-due unit is in time if
+        it is so for all steps."""
+        view, tables, steps = self._view, self._tables, self._steps
+        at_most = min(batch.rows, tables.max_rows)
+        base, slope = tables.base[at_most], tables.slope[at_most]
+        start, items = view.at + base, batch.items
+        sure = law.sure + steps[0][0] / slope
+        value, first_chance = 0.0, -1.0
+        for place, item in enumerate(items):
+            left = (view.due[item] - start) / slope
+            if left >= sure:  # so it is for all that are due later
+                value += self._worth(items, place)
+                first_chance = 1.0 if first_chance < 0.0 else first_chance
+                break
+            chance = 0.0
+            for before, share in steps:
+                makes_it = _chance(tables, law, left - before / slope)
+                chance += share * makes_it
+                if first_chance < 0.0:
+                    first_chance = makes_it
+            value += self._weights[view.rank[item]] * chance
+        batch.expect(value, base + slope * law.mean, first_chance)
+
+    def _worth(self, items: list[int], place: int) -> float:
+        """What the units from `place` on are worth in time."""
+        if self._alike:
+            return float(len(items) - place)
+        return sum([self._weights[self._view.rank[item]] for item in items[place:]])
 
 
 def _needs(levels: list[float], steps: Steps) -> list[float]:
@@ -150,6 +240,8 @@ def _needs(levels: list[float], steps: Steps) -> list[float]:
 def window(view: QueueView[U], members: list[int], low: int, size: int) -> tuple[list[int], int]:
     """The units from `low` on that fill `size` rows, one at least, and their rows."""
     items = members[low : low + size]
+    if not view.wide:
+        return items, len(items)
     rows = 0
     for taken, item in enumerate(items):
         more = rows + view.rows[item]
@@ -157,39 +249,6 @@ def window(view: QueueView[U], members: list[int], low: int, size: int) -> tuple
             return items[:taken], rows
         rows = more
     return items, rows
-
-
-def valued(
-    view: QueueView[U],
-    tables: TimeTables,
-    law: Law,
-    items: list[int],
-    counts: list[int],
-    rows: int,
-    weights: list[float],
-    steps: Steps,
-) -> Candidate:
-    """The candidate of these units, whose longest member has this law. Its earliest-due unit is in time if
-    it is so for all steps."""
-    at_most = min(rows, tables.max_rows)
-    base, slope = tables.base[at_most], tables.slope[at_most]
-    start = view.at + base
-    value, first_chance = 0.0, -1.0
-    for item in items:
-        left = (view.due[item] - start) / slope
-        if len(steps) == 1:
-            chance = _chance(tables, law, left)
-            if first_chance < 0.0:
-                first_chance = chance
-        else:
-            chance = 0.0
-            for before, share in steps:
-                makes_it = _chance(tables, law, left - before / slope)
-                chance += share * makes_it
-                if first_chance < 0.0:
-                    first_chance = makes_it
-        value += weights[view.rank[item]] * chance
-    return Candidate(items, counts, rows, value, base + slope * law.mean, first_chance)
 
 
 def _chance(tables: TimeTables, law: Law, left: float) -> float:

@@ -9,13 +9,13 @@ from bisect import bisect_left
 from enum import IntEnum
 from typing import Final, Generic
 
-from hams_schedule.candidates import Candidate, QueueView, candidates
+from hams_schedule.candidates import Candidate, Candidates, QueueView
 from hams_schedule.idling import wait_until
 from hams_schedule.pending import ClassLine, Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
 from hams_schedule.steps import Steps, checked
-from hams_schedule.tables import MIDDLE, QUICK_SIZES, Law, TimeTables
+from hams_schedule.tables import QUICK_SIZES, Law, TimeTables
 
 BEST: Final = 8
 """Candidates of the largest value per second that are rolled forward."""
@@ -93,7 +93,7 @@ def decide(
     About `most_steps` are spent at most: roll-outs end there, the candidates of most value per second having
     been first. The steps of the choice are those that all roll-outs would have taken.
     """
-    best: tuple[QueueView[U], list[Candidate]] | None = None
+    best: tuple[QueueView[U], Candidates[U]] | None = None
     best_ratio = -1.0
     likeliest: BatchChoice[U] | None = None
     weights, spent = terms.by_rank(tables), tables.spent
@@ -101,19 +101,17 @@ def decide(
         view = QueueView(line, tables, now, terms.rest)
         if not view.due:
             continue
-        batches = candidates(view, tables, weights, terms.steps, LAWS * most_steps)
-        ratio = max([batch.ratio for batch in batches], default=-1.0)
-        if ratio > best_ratio:  # batch keys compare by value per second
-            best, best_ratio = (view, batches), ratio
-        if not batches and likeliest is None:
+        found = Candidates(view, tables, weights, terms.steps, LAWS * most_steps)
+        if not found.batches and likeliest is None:
             likeliest = alone(view, tables)
+        for batch in found.best(1, _ratio, found.batches):
+            if batch.ratio > best_ratio:  # batch keys compare by value per second
+                best, best_ratio = (view, found), batch.ratio
     if best is None:
         return likeliest
-    view, batches = best
-    batch, steps = batches[0], tables.spent - spent
-    if len(batches) > 1:
-        batch, rolled = _rolled(view, batches, tables, arrivals, terms, now, most_steps - steps)
-        steps += rolled
+    view, found = best
+    batch, steps = _rolled(view, found, tables, arrivals, terms, now, most_steps - tables.spent + spent)
+    steps += tables.spent - spent
     if len(lines) == 1 and idle_until > now and len(terms.steps) == 1:  # else waiting has its price at once
         until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
         if until > now:
@@ -127,7 +125,9 @@ def warm(lines: list[Line[U]], tables: TimeTables, terms: Terms, at: float, most
     for line in lines:
         view = QueueView(line, tables, at, terms.rest)
         if view.due:
-            candidates(view, tables, weights, terms.steps, most_steps + spent - tables.spent)
+            found = Candidates(view, tables, weights, terms.steps, most_steps + spent - tables.spent)
+            shortlist(found)
+            largest_confident(found)
     return tables.spent > spent
 
 
@@ -142,7 +142,7 @@ def alone(view: QueueView[U], tables: TimeTables) -> BatchChoice[U]:
 
 def _rolled(
     view: QueueView[U],
-    batches: list[Candidate],
+    found: Candidates[U],
     tables: TimeTables,
     arrivals: Arrivals,
     terms: Terms,
@@ -151,13 +151,16 @@ def _rolled(
 ) -> tuple[Candidate, int]:
     """The best of several candidates by its own value and what the rest of the queue then comes to; the steps
     that rolling all of them out takes."""
+    spent = tables.spent
+    short, edf = shortlist(found), largest_confident(found)
+    steps = sum([len(batch.items) for batch in found.batches])
+    if len(found.batches) == 1:
+        return short[0], steps
     window = arrivals.window(now)
     future = Future(view.by_rank, tables, arrivals.expected(now, window), terms.rest)
     targets = best_sizes(tables, window)
-    short = shortlist(batches)
-    steps = sum([len(batch.items) for batch in batches])
+    most_steps -= tables.spent - spent
     of_one = 0  # the steps of one candidate, as far as is known
-    edf = largest_confident(batches)
     if edf is not None:
         dues, since = future.without(lows_of(view, edf), edf.counts)
         outcome = rollout(dues, since, tables, targets, EDF, now + edf.time, now + window, terms.steps)
@@ -190,24 +193,26 @@ def _rolled(
     return best, steps
 
 
-def shortlist(batches: list[Candidate]) -> list[Candidate]:
+def shortlist(found: Candidates[U]) -> list[Candidate]:
     """The `BEST` of largest value per second, the largest value, and the largest value with the earliest-due
-    unit."""
-    ordered = sorted(batches, key=_ratio, reverse=True)
-    short = ordered[:BEST]
-    for more in (
-        max(batches, key=_value),
-        max([batch for batch in batches if batch.holds_earliest], key=_value, default=None),
-    ):
-        if more is not None and more not in short:
+    unit; all exact."""
+    batches = found.batches
+    short = found.best(BEST, _ratio, batches)
+    earliest = [batch for batch in batches if batch.holds_earliest]
+    for more in found.best(1, _value, batches) + found.best(1, _value, earliest):
+        if more not in short:
             short.append(more)
     return short
 
 
-def largest_confident(batches: list[Candidate]) -> Candidate | None:
-    """The largest batch that holds the earliest-due unit, and is likely to be in time for it."""
-    confident = [batch for batch in batches if batch.holds_earliest and batch.first_chance >= CONFIDENT]
-    return max(confident, key=_rows, default=None)
+def largest_confident(found: Candidates[U]) -> Candidate | None:
+    """The largest batch that holds the earliest-due unit, and is likely to be in time for it; exact."""
+    likely = [batch for batch in found.batches if batch.holds_earliest and batch.first_chance >= CONFIDENT]
+    for batch in sorted(likely, key=_rows, reverse=True):
+        found.make_exact(batch)
+        if batch.first_chance >= CONFIDENT:
+            return batch
+    return None
 
 
 def lows_of(view: QueueView[U], batch: Candidate) -> list[int]:
@@ -223,7 +228,8 @@ def lows_of(view: QueueView[U], batch: Candidate) -> list[int]:
 def quick(lines: list[Line[U]], tables: TimeTables, terms: Terms, now: float) -> BatchChoice[U] | None:
     """The largest value per second among one-class batches of few sizes, values from three members each.
 
-    Its cost grows with the classes, not with the units that wait.
+    Its cost grows with the classes, not with the units that wait. Sizes descend: one that could not beat the
+    best batch so far, were all its members in time, ends its class.
     """
     best: ClassLine[U] | None = None
     best_low, best_high, best_value, best_time, best_ratio = 0, 0, 0.0, 0.0, -1.0
@@ -232,33 +238,42 @@ def quick(lines: list[Line[U]], tables: TimeTables, terms: Terms, now: float) ->
             rank = tables.rank_of(cls)
             after = now + terms.rest.get(cls, 0.0)
             weight = terms.weights.get(cls, 1.0)
-            dues, known = of_class.dues, tables.known
-            quantile, expected = tables.quantiles[rank][MIDDLE], tables.expected[rank]
+            dues, laws, peaks = of_class.dues, tables.one_class[rank], tables.peaks[rank]
+            quantile, expected = tables.middles[rank], tables.expected[rank]
             count = len(dues)
             hopeless = after + tables.drop[rank]
             floor = bisect_left(dues, hopeless) if dues[0] < hopeless else 0
-            for law, size in zip(tables.one_class[rank], QUICK_SIZES, strict=False):
-                low = floor
+            for index in range(_largest(tables, of_class, floor), -1, -1):
+                if weight * peaks[index] <= best_ratio:
+                    break
+                size, low = QUICK_SIZES[index], floor
                 if low < count and dues[low] < after + quantile[size]:
                     low = bisect_left(dues, after + quantile[size], low)
-                if not known[size] or low >= count:
-                    break
+                if low >= count:
+                    continue
                 high = low + of_class.fitting(low, size)
                 value = 0.0
                 for before, share in terms.steps:
-                    value += share * _three(tables, law, dues, low, high, after + before, size)
+                    value += share * _three(tables, laws[index], dues, low, high, after + before, size)
                 value *= weight
                 time = expected[min(of_class.filled(low, high), size)]
                 if value / time > best_ratio:
                     best, best_low, best_high = of_class, low, high
                     best_value, best_time, best_ratio = value, time, value / time
-                if high == count and high - low < size:
-                    break  # a larger size holds no more
             if best is None and floor < count:
                 best, best_low, best_high, best_time = of_class, count - 1, count, expected[1]
     if best is None:
         return None
     return BatchChoice([Span(best, best_low, best_high)], best_value, best_time, ChoiceKind.QUICK, 0)
+
+
+def _largest(tables: TimeTables, of_class: ClassLine[U], floor: int) -> int:
+    """The index of the largest of `QUICK_SIZES` that was measured and that the units from `floor` on fill."""
+    index = len(tables.peaks[0]) - 1
+    units = len(of_class.dues) - floor
+    while index and not of_class.wide and QUICK_SIZES[index - 1] >= units:
+        index -= 1
+    return index
 
 
 def _three(

@@ -82,7 +82,7 @@ plan_units_max = 200
 plan_arrivals_max = 200
 """Expected arrivals that a roll-out sees; beyond that its horizon is shorter."""
 
-laws_cached_max = 4_096
+laws_cached_max = 1_024
 """Laws of batches by their composition that are remembered between two refreshes of the tables."""
 
 plan_on_spot_share = 0.05
@@ -91,8 +91,8 @@ plan_on_spot_share = 0.05
 law_steps = 10
 """Steps that the law of a batch costs for each class in it, where it is not known yet."""
 
-rollout_step_s = 2e-6
-"""What one step of a decision costs, compiled: one class at one batch of a roll-out, or one unit of a
+rollout_step_s = 1e-6
+"""What one step of a decision costs, not compiled: one class at one batch of a roll-out, or one unit of a
 candidate. Turns a budget of seconds into steps."""
 
 unready_units_max = 64

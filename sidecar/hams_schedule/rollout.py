@@ -10,7 +10,7 @@ from typing import Final
 
 from hams_schedule.limits import plan_arrivals_max
 from hams_schedule.steps import AT_ONCE, Steps
-from hams_schedule.tables import MIDDLE, TimeTables
+from hams_schedule.tables import TimeTables
 
 RATE: Final = 0
 """Base: the class with the most units per second."""
@@ -140,25 +140,23 @@ def rollout(
     steps_of_cost: Steps = AT_ONCE,
 ) -> Outcome:
     """Run a base policy from `now` on, at most to `until`. What misses a step of cost completes in part."""
-    ranks = len(dues)
-    heads, tails = [0] * ranks, [0] * ranks
+    heads, tails = [0] * len(dues), [0] * len(dues)
     completed, lost, steps = 0.0, 0, 0
-    while now < until:
+    lanes = [rank for rank, due in enumerate(dues) if due]
+    middles, by_rate = tables.middles, base == RATE
+    while now < until and lanes:
         best, best_worth, best_rows, next_at = -1, -UNREACHED, 0, UNREACHED
-        for rank in range(ranks):
-            due = dues[rank]
+        steps += len(lanes)
+        for rank in lanes:
+            due, there = dues[rank], since[rank]
             count = len(due)
             head, tail = heads[rank], tails[rank]
-            if head >= count:
-                continue
-            steps += 1
-            there = since[rank]
             while tail < count and there[tail] <= now:
                 tail += 1
             tails[rank] = tail
             if tail < count and there[tail] < next_at:
                 next_at = there[tail]
-            quantile = tables.quantiles[rank][MIDDLE]
+            quantile = middles[rank]
             limit = now + quantile[1]
             while head < tail and due[head] < limit:
                 head += 1
@@ -170,21 +168,23 @@ def rollout(
             if rows > 1 and due[head] < now + quantile[rows]:
                 rows = min(rows, max(tail - bisect_left(due, now + quantile[rows], head, tail), 1))
             expected = tables.expected[rank]
-            worth = rows / expected[rows] if base == RATE else expected[1] - due[head]
+            worth = rows / expected[rows] if by_rate else expected[1] - due[head]
             if worth > best_worth:
                 best, best_worth, best_rows = rank, worth, rows
         if best < 0:
             now = next_at
             continue
-        limit = now + tables.quantiles[best][MIDDLE][best_rows]
-        begin = bisect_left(dues[best], limit, heads[best], tails[best])
-        begin = min(begin, tails[best] - best_rows)
+        due, tail = dues[best], tails[best]
+        limit = now + middles[best][best_rows]
+        begin = min(bisect_left(due, limit, heads[best], tail), tail - best_rows)
         lost += begin - heads[best]
         heads[best] = begin + best_rows
         completed += CHANCE * best_rows
         if len(steps_of_cost) > 1:
-            parts, late = missed(dues[best], begin, begin + best_rows, limit, steps_of_cost)
+            parts, late = missed(due, begin, begin + best_rows, limit, steps_of_cost)
             completed -= CHANCE * parts
             lost += late
+        if heads[best] == len(due):
+            lanes.remove(best)
         now += tables.expected[best][best_rows]
     return Outcome(completed, lost, steps)

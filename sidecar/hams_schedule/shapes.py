@@ -18,7 +18,7 @@ class Grid:
     """Cells between `low` and `high` (seconds). What is below the first edge counts to the first cell, what
     is above the last to the last."""
 
-    __slots__ = ("high", "log_low", "low", "mids", "step")
+    __slots__ = ("gaps", "high", "log_low", "low", "mids", "step")
 
     def __init__(self, low: float, high: float) -> None:
         if not (0.0 < low < high < math.inf):
@@ -30,6 +30,8 @@ class Grid:
         ratio = math.exp(self.step)
         inside = (ratio - 1.0) / self.step
         self.mids: list[float] = [low * math.exp(self.step * cell) * inside for cell in range(grid_cells)]
+        self.gaps: list[float] = [after - mid for mid, after in zip(self.mids, self.mids[1:], strict=False)]
+        self.gaps.append(0.0)
 
     def cell(self, time: float) -> int:
         """The cell that holds `time` (seconds)."""
@@ -64,12 +66,15 @@ class Grid:
 
     def mean(self, cdf: Cdf) -> float:
         """E[X]."""
-        total, below = 0.0, 0.0
-        mids = self.mids
-        for cell in range(grid_cells):
-            total += mids[cell] * (cdf[cell] - below)
-            below = cdf[cell]
-        return total
+        return self.mids[-1] - sum([chance * gap for chance, gap in zip(cdf, self.gaps, strict=True)])
+
+    def mean_between(self, low: int, part: Cdf) -> float:
+        """E[X] where `part` are the chances of the cells from `low` on, those below are 0 and those above
+        1."""
+        high = low + len(part)
+        gaps = self.gaps[low:high]
+        top = self.mids[min(high, grid_cells - 1)]
+        return top - sum([chance * gap for chance, gap in zip(part, gaps, strict=True)])
 
     def move(self, counts: list[float], other: "Grid") -> list[float]:
         """The counts of cells of `other`, spread over the cells of this grid."""

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from typing import Final
 
 from hams_schedule.classes import REST
-from hams_schedule.limits import law_steps, laws_cached_max
+from hams_schedule.limits import grid_cells, law_steps, laws_cached_max
 from hams_schedule.profile import Profiles
-from hams_schedule.shapes import Cdf, Grid, maximum, power
+from hams_schedule.shapes import Cdf, Grid, power
 
 SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 """Rows of the batches that are considered."""
@@ -27,15 +27,19 @@ SURE: Final = 0.9995
 """A chance above is taken for 1."""
 
 
+NEGLIGIBLE: Final = 1e-4
+"""A chance below is taken for 0 in the law of a batch, and one that lacks so little to 1 for 1."""
+
+
 class Law:
     """The longest member of a batch: its CDF, its mean, and between which times its chance is neither 0 nor
     1."""
 
     __slots__ = ("cdf", "mean", "never", "sure")
 
-    def __init__(self, grid: Grid, cdf: Cdf) -> None:
+    def __init__(self, grid: Grid, cdf: Cdf, mean: float) -> None:
         self.cdf = cdf
-        self.mean = grid.mean(cdf)
+        self.mean = mean
         first = bisect_left(cdf, 1e-12)
         self.never = grid.edge(float(first)) if first else 0.0
         self.sure = grid.quantile(cdf, SURE)
@@ -67,16 +71,23 @@ class TimeTables:
         self.expected: list[list[float]] = []
         self.quantiles: list[list[list[float]]] = []
         """By rank, confidence, rows."""
+        self.middles: list[list[float]] = []
+        """By rank and rows, the quantile of confidence `MIDDLE`."""
         self.drop: list[float] = []
         for cdf in self.cdfs:
             self._add(cdf, max_rows)
         self._laws: dict[tuple[int, ...], Law] = {}
+        self._first = [bisect_left(cdf, NEGLIGIBLE) for cdf in self.cdfs]
+        self._last = [bisect_left(cdf, 1.0 - NEGLIGIBLE) for cdf in self.cdfs]
         self.spent = 0
         """Steps that laws of mixed batches have cost."""
         self.one_class: list[list[Law]] = [
-            [Law(grid, power(cdf, size)) for size in QUICK_SIZES if size <= max_rows] for cdf in self.cdfs
+            [self.law_of_one(rank, size) for size in QUICK_SIZES if size <= max_rows]
+            for rank in range(len(self.cdfs))
         ]
         """By rank, the laws of batches of `QUICK_SIZES` units."""
+        self.peaks = [self._peaks(expected) for expected in self.expected]
+        """By rank, of each of `QUICK_SIZES` that was measured: the most units per second up to it."""
 
     def rank_of(self, cls: int) -> int:
         """The rank of a class; that of everything else if it has no law."""
@@ -88,15 +99,48 @@ class TimeTables:
         key = tuple(counts)
         law = self._laws.get(key)
         if law is None:
-            if len(self._laws) >= laws_cached_max:
-                self._laws.clear()
-            law = self._laws[key] = Law(self.grid, maximum(self.cdfs, counts))
-            self.spent += law_steps * sum([count > 0 for count in counts])
+            law = self._made(key, [rank for rank, count in enumerate(counts) if count], counts)
+        return law
+
+    def law_of_one(self, rank: int, count: int) -> Law:
+        """The law of a batch of `count` units of one class."""
+        key = (-1 - rank, count)  # no tuple of counts: those are not negative
+        law = self._laws.get(key)
+        if law is None:
+            counts = [0] * (rank + 1)
+            counts[rank] = count
+            law = self._made(key, [rank], counts)
         return law
 
     def knows(self, counts: list[int]) -> bool:
         """Whether the law of such a batch costs nothing."""
         return tuple(counts) in self._laws
+
+    def _made(self, key: tuple[int, ...], ranks: list[int], counts: list[int]) -> Law:
+        """The law of the longest of `counts[rank]` units each, remembered: as `shapes.maximum` says, worked
+        out only in the cells where it is neither 0 nor 1."""
+        low = max([self._first[rank] for rank in ranks])
+        high = max([low + 1, *[self._last[rank] for rank in ranks]])
+        part: Cdf = []
+        for rank in ranks:
+            if not part or self._last[rank] > low:
+                powered = power(self.cdfs[rank][low:high], counts[rank])
+                part = [one * other for one, other in zip(part, powered, strict=True)] if part else powered
+        cdf = [0.0] * low + part + [1.0] * (grid_cells - high)
+        if len(self._laws) >= laws_cached_max:
+            self._laws.clear()
+        law = self._laws[key] = Law(self.grid, cdf, self.grid.mean_between(low, part))
+        self.spent += law_steps * len(ranks)
+        return law
+
+    def _peaks(self, expected: list[float]) -> list[float]:
+        most, peaks = 0.0, list[float]()
+        for size in QUICK_SIZES:
+            if size > self.known_rows:
+                break
+            most = max([most, *[rows / expected[rows] for rows in range(size // 2 + 1, size + 1)]])
+            peaks.append(most)
+        return peaks
 
     def _add(self, cdf: Cdf, max_rows: int) -> None:
         """Tables of the next rank: at `sizes`, interpolated in between."""
@@ -117,4 +161,5 @@ class TimeTables:
         self.quantiles.append(
             [[base[rows] + slope[rows] * column[rows] for rows in range(max_rows + 1)] for column in shares]
         )
+        self.middles.append(self.quantiles[-1][MIDDLE])
         self.drop.append(self.grid.quantile(cdf, DROP))

@@ -4,19 +4,21 @@ lateness."""
 import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hams_schedule.candidates import Candidate, QueueView, candidates
+from hams_schedule.candidates import Candidate, Candidates, QueueView
 from hams_schedule.decision import ChoiceKind, Terms, decide, quick, warm
 from hams_schedule.limits import buckets_max, rest_memory_s
 from hams_schedule.pending import Line
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
+from hams_schedule.shapes import maximum
 from hams_schedule.split import Rest
 from hams_schedule.steps import AT_ONCE, Steps, worth
 from hams_schedule.tables import SIZES, TimeTables
@@ -48,6 +50,16 @@ def drawn(app: str, draw: random.Random) -> float:
     return draw.gauss(mean, mean / 10)
 
 
+def valued(
+    view: QueueView[Work], tables: TimeTables, steps: Steps = AT_ONCE, most: float = math.inf
+) -> list[Candidate]:
+    """All candidates of a view, each by its own law."""
+    found = Candidates(view, tables, [1.0] * len(tables.cdfs), steps, most)
+    for batch in found.batches:
+        found.make_exact(batch)
+    return found.batches
+
+
 MIXED = [("short", 0.03 + 0.012 * n) for n in range(6)] + [("long", 0.14 + 0.04 * n) for n in range(5)]
 
 
@@ -56,7 +68,7 @@ def test_value_and_time_of_candidates_are_those_of_drawn_batches(
 ) -> None:
     policy = queue(learnt, MIXED)
     view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
-    found = candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE)
+    found = valued(view, tables)
     assert len(found) > 8
     draw = random.Random(1)
     for batch in found:
@@ -98,7 +110,7 @@ def test_the_best_candidate_is_that_of_an_exhaustive_search(
     ]
     policy = queue(learnt, units)
     view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
-    found = candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE)
+    found = valued(view, tables)
     assert max(batch.ratio for batch in found) >= 0.97 * best_ratio(view, tables)
 
 
@@ -211,11 +223,10 @@ def test_a_class_that_costs_more_runs_first(learnt: Profiles) -> None:
 def test_steps_of_cost_add_up(learnt: Profiles, tables: TimeTables) -> None:
     policy = queue(learnt, [("short", 0.5)])
     view = QueueView(next(iter(policy.pending.lines.values())), tables, 0.0, {})
-    weights = [1.0] * len(tables.cdfs)
-    missed = candidates(view, tables, weights, ((0.6, 0.25), (0.1, 0.25), (0.0, 0.5)))
+    missed = valued(view, tables, ((0.6, 0.25), (0.1, 0.25), (0.0, 0.5)))
     assert [batch.value for batch in missed] == pytest.approx([0.75]), "the first one lies before it came"
     steps = ((0.5 - SHORT_S, 0.5), (0.0, 0.5))
-    (uncertain,) = candidates(view, tables, weights, steps)
+    (uncertain,) = valued(view, tables, steps)
     chance = tables.grid.chance(tables.cdfs[view.rank[0]], SHORT_S)
     assert uncertain.value == pytest.approx(0.5 + 0.5 * chance)
     assert uncertain.first_chance == pytest.approx(chance)
@@ -353,29 +364,96 @@ def test_a_decision_that_may_cost_nothing_takes_the_most_value_per_second(learnt
     policy, tables = queue(learnt, MANY), TimeTables(learnt, MAX_ROWS)
     arrivals, terms = Arrivals(), Terms(AT_ONCE, {})
     view = QueueView(lines_of(policy)[0], tables, 0.0, {})
-    ratios = sorted(batch.ratio for batch in candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE))
+    ratios = sorted(batch.ratio for batch in valued(view, tables))
     choice = decide(lines_of(policy), tables, arrivals, terms, 0.0, most_steps=0.0)
     assert choice is not None
     assert choice.value / choice.time == pytest.approx(ratios[-1])
 
 
-@pytest.mark.parametrize(("most", "made"), [(0.0, "none"), (200.0, "some"), (math.inf, "all")])
-def test_laws_of_mixed_batches_cost_a_decision_no_more_than_they_may(
-    learnt: Profiles, most: float, made: str
+def near() -> Profiles:
+    """Six applications of nearly the same times: a mixed batch is longer than its slowest class alone."""
+    learnt, draw = Profiles(), random.Random(5)
+    for _ in range(100):
+        for app in range(6):
+            learnt.classify(str(app), math.nan)
+            learnt.observe_alone(str(app), math.nan, draw.gauss(0.03 + 0.001 * app, 0.004))
+    learnt.settle()
+    for rows in range(2, MAX_ROWS + 1):
+        for _ in range(12):
+            learnt.observe_batch([0] * rows, rows, time_of(0.032, rows), 0.0)
+    learnt.settle()
+    return learnt
+
+
+CROWD = [(str(number % 6), 0.05 + 0.007 * number) for number in range(40)]
+
+
+def test_laws_of_mixed_batches_cost_a_decision_no_more_than_they_may() -> None:
+    learnt, known = near(), list[int]()
+    for most in (0.0, 300.0, math.inf):
+        policy, tables = queue(learnt, CROWD), TimeTables(learnt, MAX_ROWS)
+        decide(lines_of(policy), tables, Arrivals(), Terms(AT_ONCE, {}), 0.0, most_steps=most)
+        view = QueueView(lines_of(policy)[0], tables, 0.0, {})
+        counts = [batch.counts for batch in valued(view, tables, most=0.0)]
+        mixed = {tuple(of) for of in counts if sum(number > 0 for number in of) > 1}
+        known.append(sum(tables.knows(list(of)) for of in mixed))
+        assert len(mixed) > known[-1], "not even without a bound are all needed"
+    assert known[0] == 0 < known[1] < known[2]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "key", [lambda batch: batch.ratio, lambda batch: batch.value], ids=["ratio", "value"]
+)
+def test_the_best_are_found_without_the_laws_of_all(
+    tables: TimeTables, learnt: Profiles, seed: int, key: Callable[[Candidate], float]
 ) -> None:
-    policy, tables = queue(learnt, MANY), TimeTables(learnt, MAX_ROWS)
-    decide(lines_of(policy), tables, Arrivals(), Terms(AT_ONCE, {}), 0.0, most_steps=most)
-    view = QueueView(lines_of(policy)[0], tables, 0.0, {})
-    weights = [1.0] * len(tables.cdfs)
-    counts = [batch.counts for batch in candidates(view, tables, weights, AT_ONCE, 0.0)]
-    mixed = [of for of in counts if sum(number > 0 for number in of) > 1]
-    known = [tables.knows(of) for of in mixed]
-    assert len(known) > 3
-    assert {"none": not any(known), "some": any(known) and not all(known), "all": all(known)}[made]
+    draw = random.Random(seed)
+    units = [(draw.choice(("short", "long")), draw.uniform(0.02, 0.6)) for _ in range(30)]
+    view = QueueView(lines_of(queue(learnt, units))[0], tables, 0.0, {})
+    promised = Candidates(view, tables, [1.0] * len(tables.cdfs), AT_ONCE)
+    before = [(batch.value, batch.time) for batch in promised.batches]
+    best = promised.best(8, key, promised.batches)
+    lazily = sum(batch.exact for batch in promised.batches)
+    exact = valued(view, tables)
+    assert [key(batch) for batch in best] == sorted(map(key, exact), reverse=True)[:8]
+    assert lazily < len(exact)
+    for (value, time), batch in zip(before, exact, strict=True):
+        assert value >= batch.value - 1e-9
+        assert time <= batch.time + 1e-9
 
 
-def test_laws_are_made_beside_the_running_batch(learnt: Profiles) -> None:
-    policy, tables, terms = queue(learnt, MANY), TimeTables(learnt, MAX_ROWS), Terms(AT_ONCE, {})
+def test_the_law_of_a_batch_is_that_of_the_maximum(learnt: Profiles, tables: TimeTables) -> None:
+    grid = tables.grid
+    for counts in itertools.product((0, 1, 5), repeat=len(tables.cdfs)):
+        if any(counts):
+            law, whole = tables.law(list(counts)), maximum(tables.cdfs, list(counts))
+            assert law.cdf == pytest.approx(whole, abs=1e-3)
+            assert law.mean == pytest.approx(grid.mean(whole), rel=2e-3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_quick_rule_leaves_out_only_what_is_worth_less(
+    learnt: Profiles, tables: TimeTables, seed: int
+) -> None:
+    draw = random.Random(seed)
+    apps = ("short", "long")
+    units = [(draw.choice(apps), draw.uniform(0.02, 0.5)) for _ in range(draw.choice((1, 3, 9, 40)))]
+    policy, terms = queue(learnt, units), Terms(AT_ONCE, {})
+    choice = quick(lines_of(policy), tables, terms, 0.0)
+    assert choice is not None
+    for app in apps:  # of each class and size alone
+        for size in (1, 2, 4, 8):
+            of_app = queue(learnt, [(kind, slack) for kind, slack in units if kind == app])
+            smaller = TimeTables(learnt, size)
+            alone = quick(lines_of(of_app), smaller, terms, 0.0) if len(of_app) else None
+            if alone is not None:
+                assert choice.value / choice.time >= alone.value / alone.time - 1e-9
+
+
+def test_laws_are_made_beside_the_running_batch() -> None:
+    learnt = near()
+    policy, tables, terms = queue(learnt, CROWD), TimeTables(learnt, MAX_ROWS), Terms(AT_ONCE, {})
     rounds = 0
     while warm(lines_of(policy), tables, terms, 0.0, 50.0):
         rounds += 1
@@ -529,7 +607,9 @@ def test_sizes_that_were_never_measured_are_not_tried(learnt: Profiles) -> None:
 
 
 def test_a_candidate_of_no_time_has_no_ratio() -> None:
-    assert Candidate([0], [1], 1, 1.0, 0.0, 1.0).ratio == 0.0
+    batch = Candidate([0], [1], 1)
+    batch.expect(1.0, 0.0, 1.0)
+    assert batch.ratio == 0.0
 
 
 def alike(max_delay_s: float, per_s: float, budget_s: float = 0.034) -> Distribution[Work]:
