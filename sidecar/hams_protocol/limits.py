@@ -134,8 +134,15 @@ refusals_remembered_max = 4_096
 """Asks of frontends that the owner of a shard has refused, so that nothing was begun; copies of them that
 come later are refused, too."""
 
-promise_apps_max = 16
-"""Applications of which a shard remembers answers: those asked for last."""
+promise_kinds_max = 32
+"""Kinds of requests (application, power of two of the deadline) of which a shard remembers answers: those
+answered last."""
+
+promise_try_s = 0.5
+"""Between two requests of a kind of which too little is known, where others like it are refused."""
+
+promise_waiting_max = 64
+"""Open requests, the oldest ones, whose waits count under `admission: Promise`."""
 
 promise_app_chars_max = 64
 """A longer application id is none."""

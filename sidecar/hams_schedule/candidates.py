@@ -141,16 +141,16 @@ class Candidates(Generic[U]):
         which an exact law only makes less."""
         heap = [(-key(batch), number) for number, batch in enumerate(of)]
         heapify(heap)
-        found: list[Candidate] = []
-        while heap and len(found) < count:
+        chosen: list[Candidate] = []
+        while heap and len(chosen) < count:
             _, number = heappop(heap)
             batch = of[number]
             if batch.exact:
-                found.append(batch)
+                chosen.append(batch)
             else:
                 self.make_exact(batch)
                 heappush(heap, (-key(batch), number))
-        return found
+        return chosen
 
     def make_exact(self, batch: Candidate) -> None:
         """Expect what the law of all its members says."""

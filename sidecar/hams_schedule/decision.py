@@ -101,16 +101,16 @@ def decide(
         view = QueueView(line, tables, now, terms.rest)
         if not view.due:
             continue
-        found = Candidates(view, tables, weights, terms.steps, LAWS * most_steps)
-        if not found.batches and likeliest is None:
+        candidates = Candidates(view, tables, weights, terms.steps, LAWS * most_steps)
+        if not candidates.batches and likeliest is None:
             likeliest = alone(view, tables)
-        for batch in found.best(1, _ratio, found.batches):
+        for batch in candidates.best(1, _ratio, candidates.batches):
             if batch.ratio > best_ratio:  # batch keys compare by value per second
-                best, best_ratio = (view, found), batch.ratio
+                best, best_ratio = (view, candidates), batch.ratio
     if best is None:
         return likeliest
-    view, found = best
-    batch, steps = _rolled(view, found, tables, arrivals, terms, now, most_steps - tables.spent + spent)
+    view, candidates = best
+    batch, steps = _rolled(view, candidates, tables, arrivals, terms, now, most_steps - tables.spent + spent)
     steps += tables.spent - spent
     if len(lines) == 1 and idle_until > now and len(terms.steps) == 1:  # else waiting has its price at once
         until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
@@ -125,9 +125,9 @@ def warm(lines: list[Line[U]], tables: TimeTables, terms: Terms, at: float, most
     for line in lines:
         view = QueueView(line, tables, at, terms.rest)
         if view.due:
-            found = Candidates(view, tables, weights, terms.steps, most_steps + spent - tables.spent)
-            shortlist(found)
-            largest_confident(found)
+            candidates = Candidates(view, tables, weights, terms.steps, most_steps + spent - tables.spent)
+            shortlist(candidates)
+            largest_confident(candidates)
     return tables.spent > spent
 
 
@@ -142,7 +142,7 @@ def alone(view: QueueView[U], tables: TimeTables) -> BatchChoice[U]:
 
 def _rolled(
     view: QueueView[U],
-    found: Candidates[U],
+    candidates: Candidates[U],
     tables: TimeTables,
     arrivals: Arrivals,
     terms: Terms,
@@ -152,9 +152,9 @@ def _rolled(
     """The best of several candidates by its own value and what the rest of the queue then comes to; the steps
     that rolling all of them out takes."""
     spent = tables.spent
-    short, edf = shortlist(found), largest_confident(found)
-    steps = sum([len(batch.items) for batch in found.batches])
-    if len(found.batches) == 1:
+    short, edf = shortlist(candidates), largest_confident(candidates)
+    steps = sum([len(batch.items) for batch in candidates.batches])
+    if len(candidates.batches) == 1:
         return short[0], steps
     window = arrivals.window(now)
     future = Future(view.by_rank, tables, arrivals.expected(now, window), terms.rest)
@@ -193,23 +193,25 @@ def _rolled(
     return best, steps
 
 
-def shortlist(found: Candidates[U]) -> list[Candidate]:
+def shortlist(candidates: Candidates[U]) -> list[Candidate]:
     """The `BEST` of largest value per second, the largest value, and the largest value with the earliest-due
     unit; all exact."""
-    batches = found.batches
-    short = found.best(BEST, _ratio, batches)
+    batches = candidates.batches
+    short = candidates.best(BEST, _ratio, batches)
     earliest = [batch for batch in batches if batch.holds_earliest]
-    for more in found.best(1, _value, batches) + found.best(1, _value, earliest):
+    for more in candidates.best(1, _value, batches) + candidates.best(1, _value, earliest):
         if more not in short:
             short.append(more)
     return short
 
 
-def largest_confident(found: Candidates[U]) -> Candidate | None:
+def largest_confident(candidates: Candidates[U]) -> Candidate | None:
     """The largest batch that holds the earliest-due unit, and is likely to be in time for it; exact."""
-    likely = [batch for batch in found.batches if batch.holds_earliest and batch.first_chance >= CONFIDENT]
+    likely = [
+        batch for batch in candidates.batches if batch.holds_earliest and batch.first_chance >= CONFIDENT
+    ]
     for batch in sorted(likely, key=_rows, reverse=True):
-        found.make_exact(batch)
+        candidates.make_exact(batch)
         if batch.first_chance >= CONFIDENT:
             return batch
     return None

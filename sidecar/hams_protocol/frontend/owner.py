@@ -12,6 +12,7 @@ in-sync set.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
@@ -247,7 +248,7 @@ class ShardOwner(Timed):
             self._refuse(sender, ask, NotServed(429, message, limits.retry_after_s))
             return
         if self._promises is not None:
-            refusal = self._promises.refusal(ask.meta, self.open_count, self._ctx.now)
+            refusal = self._promises.refusal(ask.meta, self.open_count, self._ctx.now, self._waiting())
             if refusal is not None:
                 self._refuse(sender, ask, refusal)
                 return
@@ -259,6 +260,12 @@ class ShardOwner(Timed):
         live.ahead = ahead
         live.waiters[sender, ask.counter] = None
         self._pend(entry)
+
+    def _waiting(self) -> list[tuple[Meta, float]]:
+        """Requests without a reply that have waited longest, and for how many seconds. In an outage nothing
+        else tells how long requests take."""
+        oldest = islice(self.live.values(), limits.promise_waiting_max)
+        return [(live.admit.meta, self._ctx.now - live.since) for live in oldest if not live.replied]
 
     def _refuse(self, sender: InstanceId, ask: ClientForward, refusal: NotServed) -> None:
         """Its client is told that nothing was begun: an ask that was sent again must not begin it after

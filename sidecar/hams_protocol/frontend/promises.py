@@ -1,9 +1,14 @@
 """Whether a request can still be answered in time, judged before it is logged (`admission: Promise`).
 
-What the owner of a shard has seen says it, for each application: how long the newest requests took, and how
-many were open when each of them came. What waits is served at one rate (Little's law), so a request takes in
-proportion to how many it finds. That is not carried far upwards: one that found few says only that more take
-as long at least.
+What the owner of a shard has seen says it, for each kind: how long the newest requests took, and how many
+were open when each of them came. A kind is an application and a power of two of the deadline: where
+deadlines differ much, times do too, and policies serve such requests apart. What waits is served at one rate
+(Little's law), so a request takes in proportion to how many it finds. That is not carried far upwards: one
+that found few says only that more take as long at least. One that was shed says nothing of those who have
+more time than it had. One that is still open has taken what it has waited.
+
+A kind of which too little is known is judged by the others of its application, but tried once in a while, or
+it would never be known. It is not if those would be late in an empty shard, too.
 
 A request is refused if its chance to be in time is below `promise_chance_min`, or if the queue has taken
 more than a tenth of it (`promise_share_min`). The second rule holds the queue short. It compares with an
@@ -15,6 +20,7 @@ Never: refuses what is logged already, or where too little is known. Invariant: 
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 
 from hams_protocol import limits
 from hams_protocol.effects import NotServed
@@ -22,68 +28,117 @@ from hams_protocol.messages import Meta
 
 
 class AnsweredRequest:
-    """It took `took_s` from its admission to its reply, and found `ahead` others open."""
+    """It took `took_s` from its admission to its reply, at least if it was `shed`, and found `ahead` others
+    open."""
 
-    __slots__ = ("ahead", "at", "took_s")
+    __slots__ = ("ahead", "at", "shed", "took_s")
 
-    def __init__(self, at: float, took_s: float, ahead: int) -> None:
+    def __init__(self, at: float, took_s: float, ahead: int, shed: bool) -> None:
         self.at = at
         self.took_s = took_s
         self.ahead = ahead
+        self.shed = shed
 
     def would_take(self, ahead: int) -> float:
         """How long it would take if it found so many open."""
         ratio = (ahead + 1) / (self.ahead + 1)
         return self.took_s * (ratio if ratio <= limits.promise_stretch_max else 1.0)
 
+    def tells(self, budget_s: float, ahead: int, now: float) -> bool:
+        """Whether it says anything of a request with such a budget."""
+        if now > self.at + limits.promise_memory_s:
+            return False
+        return not self.shed or self.would_take(ahead) > budget_s
+
 
 class Promises:
-    """The newest answers of one shard, by application. `parameter` names one, "": all are alike."""
+    """The newest answers of one shard, by kind. `parameter` names an application, "": all are one."""
 
     def __init__(self, parameter: str) -> None:
         self._parameter = parameter
-        self._apps: OrderedDict[str, deque[AnsweredRequest]] = OrderedDict()
+        self._kinds: OrderedDict[tuple[str, int], deque[AnsweredRequest]] = OrderedDict()
+        self._tried: OrderedDict[tuple[str, int], float] = OrderedDict()
 
     def answered(self, meta: Meta, took_s: float, ahead: int, now: float) -> None:
         """A reply was released."""
-        self._newest_of(meta).append(AnsweredRequest(now, took_s, ahead))
+        self._newest_of(meta).append(AnsweredRequest(now, took_s, ahead, False))
 
     def shed(self, meta: Meta, took_s: float, ahead: int, now: float) -> None:
         """A request was given up. Its reply came early, and would not have come within its budget."""
         late_s = max(took_s, limits.promise_shed_factor * meta.budget_s)
-        self._newest_of(meta).append(AnsweredRequest(now, late_s, ahead))
+        self._newest_of(meta).append(AnsweredRequest(now, late_s, ahead, True))
 
-    def refusal(self, meta: Meta, ahead: int, now: float) -> NotServed | None:
-        """Why a request that comes now, with so many open, is not admitted; None if it is."""
-        budget_s, answered = meta.budget_s, self._apps.get(self._app_of(meta), ())
-        newest = [answer for answer in answered if now <= answer.at + limits.promise_memory_s]
-        count = len(newest)
-        if budget_s <= 0.0 or count < limits.promise_samples_min:
+    def refusal(
+        self, meta: Meta, ahead: int, now: float, waiting: Iterable[tuple[Meta, float]] = ()
+    ) -> NotServed | None:
+        """Why a request that comes now, with so many open, is not admitted; None if it is. `waiting`: those
+        of the open ones that have waited longest, and for how many seconds."""
+        budget_s, kind = meta.budget_s, self._kind_of(meta)
+        if budget_s <= 0.0:
             return None
-        in_time = sum([answer.would_take(ahead) <= budget_s for answer in newest])
-        alone = sum([answer.would_take(0) <= budget_s for answer in newest])
-        needed = max(limits.promise_chance_min * count, limits.promise_share_min * alone)
-        if in_time >= needed:
+        late = 0
+        for other, waited_s in waiting:
+            if budget_s < waited_s <= limits.promise_memory_s and self._kind_of(other) == kind:
+                late += 1
+        known = [answer for answer in self._kinds.get(kind, ()) if answer.tells(budget_s, ahead, now)]
+        if len(known) + late >= limits.promise_samples_min:
+            return _judged(known, late, budget_s, ahead)
+        others = [answer for answer in self._newest_like(kind) if answer.tells(budget_s, ahead, now)]
+        if len(others) < limits.promise_samples_min:
             return None
-        times = sorted([answer.would_take(ahead) for answer in newest])
-        message = (
-            f"cannot be answered within {1000 * budget_s:.0f} ms: {ahead} requests are open, "
-            f"and of the newest {count} {in_time} would be in time behind them"
-        )
-        return NotServed(504, message, times[math.ceil(needed) - 1] - budget_s, begun=False)
+        refusal = _judged(others, 0, budget_s, ahead)
+        may_be_in_time = any(answer.would_take(0) <= budget_s for answer in others)
+        return None if refusal is None or (may_be_in_time and self._may_try(kind, now)) else refusal
+
+    def _may_try(self, kind: tuple[str, int], now: float) -> bool:
+        """Whether a kind of which too little is known may be tried once more, whatever others took."""
+        if now < self._tried.get(kind, -math.inf) + limits.promise_try_s:
+            return False
+        self._tried.pop(kind, None)
+        self._tried[kind] = now
+        if len(self._tried) > limits.promise_kinds_max:
+            self._tried.popitem(last=False)
+        return True
+
+    def _newest_like(self, kind: tuple[str, int]) -> list[AnsweredRequest]:
+        """Answers of the same application, whatever their deadlines: of the kinds that were answered last."""
+        like: list[AnsweredRequest] = []
+        for other, answers in reversed(self._kinds.items()):
+            if other[0] == kind[0] and len(like) < limits.promise_samples_max:
+                like += answers
+        return like
 
     def _newest_of(self, meta: Meta) -> deque[AnsweredRequest]:
-        """Of its application; the one that was answered longest ago makes room."""
-        app = self._app_of(meta)
-        newest = self._apps.get(app)
+        """Of its kind; the one that was answered longest ago makes room."""
+        kind = self._kind_of(meta)
+        newest = self._kinds.get(kind)
         if newest is None:
-            newest = self._apps[app] = deque(maxlen=limits.promise_samples_max)
-            if len(self._apps) > limits.promise_apps_max:
-                self._apps.popitem(last=False)
+            newest = self._kinds[kind] = deque(maxlen=limits.promise_samples_max)
+            if len(self._kinds) > limits.promise_kinds_max:
+                self._kinds.popitem(last=False)
         else:
-            self._apps.move_to_end(app)
+            self._kinds.move_to_end(kind)
         return newest
 
-    def _app_of(self, meta: Meta) -> str:
+    def _kind_of(self, meta: Meta) -> tuple[str, int]:
         app = str(dict(meta.parameters).get(self._parameter, "")) if self._parameter else ""
-        return app if len(app) <= limits.promise_app_chars_max else ""
+        octave = math.frexp(meta.budget_s)[1]
+        return app if len(app) <= limits.promise_app_chars_max else "", octave
+
+
+def _judged(newest: list[AnsweredRequest], late: int, budget_s: float, ahead: int) -> NotServed | None:
+    """Whether a request is refused, by what the newest answers say, and by `late` others that are open and
+    late by now."""
+    in_time = sum([answer.would_take(ahead) <= budget_s for answer in newest])
+    alone = sum([answer.would_take(0) <= budget_s for answer in newest]) + late
+    count = len(newest) + late
+    needed = max(limits.promise_chance_min * count, limits.promise_share_min * alone)
+    if in_time >= needed:
+        return None
+    times = sorted([answer.would_take(ahead) for answer in newest])
+    wait_s = times[min(math.ceil(needed), len(times)) - 1] - budget_s if times else budget_s
+    message = (
+        f"cannot be answered within {1000 * budget_s:.0f} ms: {ahead} requests are open, "
+        f"and of the newest {count} {in_time} would be in time behind them"
+    )
+    return NotServed(504, message, max(wait_s, 0.0), begun=False)

@@ -64,7 +64,7 @@ def test_asks_of_unknown_applications_make_no_shard_forget_what_it_has_measured(
     for _ in range(20):
         promises.answered(slow, 1.0, 9, 0.0)
     assert promises.refusal(slow, 9, 1.0) is not None
-    for number in range(limits.promise_apps_max):
+    for number in range(limits.promise_kinds_max):
         promises.refusal(Meta((("app", f"nobody {number}"),), budget_s=0.1), 9, 1.0)
     assert promises.refusal(slow, 9, 1.0) is not None, "nothing else was answered meanwhile"
 
