@@ -35,7 +35,7 @@ class Deadlines:
 
     def learn(self, request: RequestId, budget_s: float, now: float) -> None:
         """A message of the request came, or its injection, with this budget; 0 is none."""
-        if budget_s > 0.0:
+        if budget_s > 0.0 and now + budget_s < self._dues.get(request, FOREVER):
             self._ends_by(request, now + budget_s)
 
     def feeds(self, origin: RequestId, request: RequestId) -> None:
@@ -55,16 +55,13 @@ class Deadlines:
         """When its client stops waiting; `FOREVER` if no message of it named a budget."""
         return self._dues.get(request, FOREVER)
 
-    def left(self, request: RequestId, now: float) -> float:
-        """What is left of the budget, at least `hop_budget_min_s`; 0 if there is none."""
-        due = self._dues.get(request, FOREVER)
-        return 0.0 if due == FOREVER else max(limits.hop_budget_min_s, due - now)
-
     def left_of(self, request: RequestId, meta: Meta, now: float) -> float:
-        """What is `left` of the budget of which this metadata tells; as good as nothing if its end is not
-        known here."""
-        left_s = self.left(request, now)
-        return limits.hop_budget_min_s if left_s == 0.0 and meta.budget_s > 0.0 else left_s
+        """What is left of the budget of which this metadata tells, at least `hop_budget_min_s`; 0 if there is
+        none. As good as nothing is left if its end is not known here."""
+        due = self._dues.get(request)
+        if due is None:
+            return limits.hop_budget_min_s if meta.budget_s > 0.0 else 0.0
+        return max(limits.hop_budget_min_s, due - now)
 
     def meta(self, meta: Meta, request: RequestId, now: float) -> Meta:
         """A request's metadata with what is `left_of` its budget, as it leaves now."""

@@ -505,7 +505,7 @@ class StatelessMachine(Vertex):
         if self._running or not self._model_ready or self._inquiries:
             return
         self.attempts.turn(self.queue, _always)
-        while not (self._running or self.attempts.holds):
+        while len(self.queue) and not (self._running or self.attempts.holds):
             for unit in self.queue.late(self.ctx.now):
                 self._shed(unit)
             units = self.queue.take(self.ctx.now)

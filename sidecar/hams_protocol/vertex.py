@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import limits
 from hams_protocol.acks import OwedAcks
-from hams_protocol.batching import Queues, Timing
+from hams_protocol.batching import Fifo, Queues, Timing
 from hams_protocol.context import Context
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.due import FOREVER, earliest
@@ -72,6 +72,7 @@ class Vertex(ABC):
         self.members: dict[InstanceId, Member] = {}
         self.joins = JoinBuffer(self.operator)
         self.queue = queues(self.operator)
+        self._times_runs = not isinstance(self.queue, Fifo)  # which learns nothing
         self.outbox = Outbox(self.ctx, self.knowledge, self.sending_epoch)
         self.attempts = Attempts(self.ctx, graph, op, self.knowledge)
         self.fan_out_sources = frozenset(
@@ -433,6 +434,8 @@ class Vertex(ABC):
 
     def run_started(self, batch: int, units: list[Unit]) -> None:
         """A batch begins."""
+        if not self._times_runs:
+            return
         self._run_began, self._update_waited_s, self._update_wanted_at = self.ctx.now, 0.0, FOREVER
         self.queue.started(batch, units, self.ctx.now)
 
@@ -447,6 +450,8 @@ class Vertex(ABC):
 
     def run_ended(self, batch: int, compute_s: float, ok: bool) -> None:
         """A batch is over; `compute_s` 0: the model does not say how long it took."""
+        if not self._times_runs:
+            return
         total_s = self.ctx.now - self._run_began
         self.update_entered()
         own_s = compute_s if compute_s > 0.0 else max(total_s - self._update_waited_s, 0.0)

@@ -24,7 +24,7 @@ from hams_protocol.events import (
     ModelReady,
 )
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import FRONTEND, Graph
+from hams_protocol.graph import FRONTEND, Graph, SchedulePolicy
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import StateCopy
 from hams_protocol.stateful import StatefulMachine
@@ -99,6 +99,8 @@ class Proxy(Sidecar):
         self._work = Work()
         self._link = ModelLink(graph, model.operator, self.memory, self.memory, self._emit)
         self._writer = CheckpointWriter(graph, model.operator, self.memory, options.instance)
+        self._queue: PolicyQueue | None = None
+        """That of the present instance, where a policy was chosen."""
         self._times = ProfileStore(options.graph_uid, graph.operators[model.operator])
         self._warming = Warming(coordination, options.graph_uid, model.operator, options.instance)
         self._ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()
@@ -109,11 +111,12 @@ class Proxy(Sidecar):
         self._serves = ""
         """The policy that served when the last turn ended; "" before."""
         uid, operator = options.graph_uid, model.operator
-        self._tasks = [
-            asyncio.create_task(tell_version(lambda: self.node, uid, operator)),
-            asyncio.create_task(tell_timeliness(lambda: self.node, served, uid, operator)),
-            asyncio.create_task(self._times.run(lambda: self.node)),
-        ]
+        self._tasks = [asyncio.create_task(tell_version(lambda: self.node, uid, operator))]
+        if graph.operators[operator].batch.policy is not SchedulePolicy.FIFO:
+            self._tasks += [
+                asyncio.create_task(tell_timeliness(lambda: self.node, served, uid, operator)),
+                asyncio.create_task(self._times.run(lambda: self.node)),
+            ]
 
     async def close(self) -> None:
         """See `Sidecar`."""
@@ -170,7 +173,7 @@ class Proxy(Sidecar):
         """Register it, and tell it what the model has said meanwhile."""
         await node.start()
         self._times.begin(node)
-        self.node = node
+        self.node, self._queue = node, policy_queue_of(node)
         for event in self._unheard:
             node.feed(event)
         self._unheard.clear()
@@ -181,7 +184,7 @@ class Proxy(Sidecar):
         is ready."""
         assert isinstance(node.machine, StatefulMachine), "only these keep a state"
         self._former_state = node.machine.state_to_keep()
-        self.node = None
+        self.node = self._queue = None
         self._link.perform(RestartModel("its instance goes on under a fresh id"))
 
     async def leave(self, node: Node, within_s: float) -> None:
@@ -212,20 +215,13 @@ class Proxy(Sidecar):
         if isinstance(event, ModelReady) and not self._ready.done():
             self._ready.set_result(event)
         if self.node is not None:
-            if isinstance(event, BatchDone | BatchFailed):
-                self._weigh(self.node)
+            if self._queue is not None and isinstance(event, BatchDone | BatchFailed):
+                self._queue.disturbed = self._link.disturbed  # before its time is learnt
             self.node.feed(event)
         elif isinstance(event, ModelDied):
             self._unheard.clear()
         else:
             self._unheard.append(event)
-
-    def _weigh(self, node: Node) -> None:
-        """Say what else ran in the model during the batch that has ended, before its time is learnt."""
-        assert isinstance(node.machine, StatefulMachine | StatelessMachine), "a proxy's machine"
-        queue = node.machine.queue
-        if isinstance(queue, PolicyQueue):
-            queue.disturbed = self._link.disturbed
 
     def perform(self, effect: Effect) -> None:
         """Effects that only an operator has: checkpoints, and what its model is to do."""
@@ -260,14 +256,12 @@ class Proxy(Sidecar):
 
     def _profile(self) -> bytes | None:
         """What this instance has learnt, for people; None where nothing is learnt."""
-        node = self.node
-        if node is None:
+        node, queue = self.node, self._queue
+        if node is None or queue is None:
             return None
         machine = node.machine
         assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
-        queue, operator = machine.queue, machine.operator
-        if not isinstance(queue, PolicyQueue):
-            return None
+        operator = machine.operator
         learnt = report(operator.name, node.instance, machine.role, operator.batch.policy, queue)
         return encode_report(learnt)
 
@@ -281,7 +275,8 @@ class Proxy(Sidecar):
     def on_turn_end(self) -> None:
         """Let a policy work ahead; of a graph that follows another one: say that the model holds the
         state."""
-        self._plan()
+        if self._queue is not None:
+            self._plan()
         if self._takeover is None or self.node is None:
             return
         unsaid = self._takeover.unsaid(self.node)
@@ -291,11 +286,8 @@ class Proxy(Sidecar):
 
     def _plan(self) -> None:
         """Slice by slice, between what else there is to do, while the model runs."""
-        node = self.node
-        if node is None or not isinstance(node.machine, StatefulMachine | StatelessMachine):
-            return
-        queue = node.machine.queue
-        if not isinstance(queue, PolicyQueue):
+        node, queue = self.node, self._queue
+        if node is None or queue is None:
             return
         if queue.runs and queue.plan(node.now(), limits.plan_slice_s):
             asyncio.get_running_loop().call_soon(self._plan)
@@ -357,14 +349,21 @@ async def tell_version(
             log.info("the version is told later: %s", error)
 
 
+def policy_queue_of(node: Node) -> PolicyQueue | None:
+    """The queue of an instance, where a policy was chosen; None where it is first in, first out."""
+    machine = node.machine
+    assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+    return machine.queue if isinstance(machine.queue, PolicyQueue) else None
+
+
 def served(node: Node) -> ServedCounts | None:
     """How this instance has served by deadlines; None where first in, first out was chosen, which counts
     nothing."""
+    queue = policy_queue_of(node)
+    if queue is None:
+        return None
     machine = node.machine
     assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
-    queue = machine.queue
-    if not isinstance(queue, PolicyQueue):
-        return None
     policy = machine.operator.batch.policy
     failed = queue.failed[:policy_failure_chars_max]
     return ServedCounts(queue.on_time, queue.late_runs, queue.shed, policy, failed)

@@ -264,7 +264,7 @@ class Primary(Role):
             return  # a batch that updates nothing is executed without asking
         if self._replay is not None and self._replays_on(self._replay):
             return
-        while not (self._running or m.attempts.holds):
+        while (len(m.queue) or self._late) and not (self._running or m.attempts.holds):
             self._shed_late()
             units = m.queue.take(self._ctx.now)
             if not units:
