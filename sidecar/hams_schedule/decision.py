@@ -11,6 +11,7 @@ from typing import Final, Generic
 
 from hams_schedule.candidates import Candidate, Candidates, QueueView
 from hams_schedule.idling import wait_until
+from hams_schedule.limits import unit_steps
 from hams_schedule.pending import ClassLine, Line, Span
 from hams_schedule.rollout import EDF, RATE, Arrivals, Future, best_sizes, rollout
 from hams_schedule.scheduler import U
@@ -96,11 +97,12 @@ def decide(
     best: tuple[QueueView[U], Candidates[U]] | None = None
     best_ratio = -1.0
     likeliest: BatchChoice[U] | None = None
-    weights, spent = terms.by_rank(tables), tables.spent
+    weights, spent, units = terms.by_rank(tables), tables.spent, 0
     for line in lines:
         view = QueueView(line, tables, now, terms.rest)
         if not view.due:
             continue
+        units += len(view.due)
         candidates = Candidates(view, tables, weights, terms.steps, LAWS * most_steps)
         if not candidates.batches and likeliest is None:
             likeliest = alone(view, tables)
@@ -110,8 +112,9 @@ def decide(
     if best is None:
         return likeliest
     view, candidates = best
-    batch, steps = _rolled(view, candidates, tables, arrivals, terms, now, most_steps - tables.spent + spent)
-    steps += tables.spent - spent
+    before = tables.spent - spent + unit_steps * units
+    batch, rolled = _rolled(view, candidates, tables, arrivals, terms, now, most_steps - before)
+    steps = tables.spent - spent + unit_steps * units + rolled
     if len(lines) == 1 and idle_until > now and len(terms.steps) == 1:  # else waiting has its price at once
         until = wait_until(view, batch, tables, arrivals, terms.rest, idle_until)
         if until > now:

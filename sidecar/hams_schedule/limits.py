@@ -91,6 +91,9 @@ plan_on_spot_share = 0.05
 law_steps = 10
 """Steps that the law of a batch costs for each class in it, where it is not known yet."""
 
+unit_steps = 3
+"""Steps that a unit that is looked at costs a decision: it is put in order, and passed for each class."""
+
 rollout_step_s = 1e-6
 """What one step of a decision costs, not compiled: one class at one batch of a roll-out, or one unit of a
 candidate. Turns a budget of seconds into steps."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hams_schedule.candidates import Candidate, Candidates, QueueView
 from hams_schedule.decision import ChoiceKind, Terms, decide, quick, warm
-from hams_schedule.limits import buckets_max, rest_memory_s
+from hams_schedule.limits import buckets_max, rest_memory_s, unit_steps
 from hams_schedule.pending import Line
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
@@ -368,6 +368,7 @@ def test_a_decision_that_may_cost_nothing_takes_the_most_value_per_second(learnt
     choice = decide(lines_of(policy), tables, arrivals, terms, 0.0, most_steps=0.0)
     assert choice is not None
     assert choice.value / choice.time == pytest.approx(ratios[-1])
+    assert choice.steps >= unit_steps * len(MANY), "it says what it costs all the same"
 
 
 def near() -> Profiles:
