@@ -475,11 +475,13 @@ class Admit:
 @frozen
 class ReplyEntry:
     """Log entry: the reply of a request, or that there is none (an internal one). `tokens` are the sink
-    tokens it was made of."""
+    tokens it was made of. It counts once `deps` are durable: all that was pending of the tokens that decided
+    it, skips included (ADR 0040)."""
 
     request: RequestId
     tokens: tuple[Token, ...]
     error: ModelError | None = None
+    deps: Deps = ()
 
 
 @frozen

@@ -16,7 +16,8 @@ class ModePolicy:
     outputs of a state, which leave once its version is durable. `stops_to_copy`: no batch begins before the
     state of the one before is captured. `replays`: no state is shipped. Every so many batches it goes to a
     store, which makes it durable; a new primary runs again what came after, as tokens and replies tell
-    (`determinants`).
+    (`determinants`). `reply_entry_early`: a reply's entry goes into the log as soon as its tokens are there,
+    with what it depends on, and counts once that is durable (ADR 0040); only where `waits_for_durable`.
     """
 
     replicates: bool
@@ -25,6 +26,7 @@ class ModePolicy:
     holds_outputs: bool = False
     stops_to_copy: bool = False
     replays: bool = False
+    reply_entry_early: bool = False
 
     @staticmethod
     def of(mode: Mode) -> "ModePolicy":

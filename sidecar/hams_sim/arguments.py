@@ -73,6 +73,8 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"argument --fault: mode {options.mode} takes no First, and {options.fault} needs one")
     if options.random_models and not replays:
         parser.error("argument --random-models: only a mode that runs lost states again counts on others")
+    if options.early_replies and replays:
+        parser.error(f"argument --early-replies: in mode {options.mode} no reply waits for a state")
     return options
 
 
@@ -98,6 +100,29 @@ def _add_histories(parser: _Parser) -> None:
     parser.add_argument(
         "--fault", type=_fault, default=MIXED, metavar="WORD", help=about + "all kinds are mixed otherwise"
     )
+    _add_ways(parser)
+    parser.add_argument(
+        "--drop",
+        type=_drop,
+        default="",
+        help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME",
+    )
+    parser.add_argument(
+        "--mutant",
+        type=_mutant,
+        default="",
+        metavar="NAME",
+        help="switch on one protocol bug (docs/mutants.md), which must be caught",
+    )
+    parser.add_argument(
+        "--mutants",
+        action="store_true",
+        help="switch on every protocol bug in turn and count the histories until it is caught",
+    )
+
+
+def _add_ways(parser: _Parser) -> None:
+    """Options that say in what way graphs replicate and schedule."""
     parser.add_argument(
         "--mode",
         type=_mode,
@@ -118,22 +143,9 @@ def _add_histories(parser: _Parser) -> None:
         help="in a mode that runs lost states again: models that compute something else each time",
     )
     parser.add_argument(
-        "--drop",
-        type=_drop,
-        default="",
-        help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME",
-    )
-    parser.add_argument(
-        "--mutant",
-        type=_mutant,
-        default="",
-        metavar="NAME",
-        help="switch on one protocol bug (docs/mutants.md), which must be caught",
-    )
-    parser.add_argument(
-        "--mutants",
+        "--early-replies",
         action="store_true",
-        help="switch on every protocol bug in turn and count the histories until it is caught",
+        help="replies are logged while what they depend on is not durable yet, and count once it is",
     )
 
 

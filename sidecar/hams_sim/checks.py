@@ -128,6 +128,7 @@ def compare_states(world: "World") -> None:
                     f"{peer}, in sync, holds another state of {op.name} than {node.id} (version "
                     f"{backup.version}, not {machine.version})",
                 )
+    world.logs.compare()
     for client in dict.fromkeys(world.clients.values()):
         if isinstance(client.outcome, Replied) and client.outcome.error is None:
             _compare_reply(world, client, client.outcome, nonces, taken)

@@ -24,7 +24,8 @@ class Call:
     """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at
     once.
 
-    `unreadable`: the instances that cannot read its payload, see `World.unreadable`.
+    `unreadable`: the instances that cannot read its payload, see `World.unreadable`. `outputs`: the reply
+    tensors that it asks for, if not all.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Call:
     unreadable: str = ""
     budget_s: float = limits.client_budget_s
     session: str = ""
+    outputs: tuple[str, ...] | None = None
 
     @property
     def pause_s(self) -> float:
@@ -117,7 +119,7 @@ class Client:
             call.digest,
             Meta((("session", call.session),) if call.session else (), self.name, call.budget_s),
             self.payload,
-            None,
+            call.outputs,
             ("x",),
         )
         world.after(0.0005, self._reach, self.attempt, node, event)
@@ -265,6 +267,18 @@ def spoil(rng: Random, calls: list[Call], share: float) -> None:
     for call in calls:
         if call.key is not None:
             call.unreadable = first[call.key, call.digest].unreadable
+
+
+def ask_for_parts(rng: Random, calls: list[Call], outputs: list[str]) -> None:
+    """Some calls ask for one reply tensor only, whose reply does not wait for the others; the same key means
+    the same one."""
+    for call in calls:
+        if rng.random() < 0.5:
+            call.outputs = (rng.choice(outputs),)
+    first = {call.key: call for call in reversed(calls)}
+    for call in calls:
+        if call.key is not None:
+            call.outputs = first[call.key].outputs
 
 
 def gather(calls: list[Call]) -> None:

@@ -7,7 +7,7 @@ from hams_protocol.graph import Graph, WhenUnprotected
 from hams_protocol.limits import checkpoint_wait_s
 from hams_sim import limits
 from hams_sim.faults import Fault
-from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, last, lose, stateful
+from hams_sim.scene import CHAINS, DEEP, Scenario, first, flushed, hold, kill, last, lose, stateful, stateless
 
 
 def no_key(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -35,6 +35,33 @@ def copied_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
         kill(rng.uniform(0.2, 0.4), "backup:F"),
         hold(0.3, "LogAppend", "op:F", "op:F", rng.choice((0.02, 0.1)), span),
         flushed(rng.uniform(0.8, span - 0.1), "primary:F"),
+    ]
+
+
+def reply_undone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """What replies stem from is slow to become durable. Then it is lost with its primary, and the owner of
+    the shard dies as well, before or after that: nobody may be told what was logged meanwhile."""
+    at = rng.uniform(0.06, span)
+    return [
+        Fault(at - 0.06, "slow-records", amount=rng.choice((0.03, 0.2)), span_s=0.6),
+        kill(at, f"primary:{stateful(rng, graph)}", rng.choice(("", "StateRecord", "Capture")), 2),
+        flushed(
+            at + rng.uniform(-0.03, 0.1),
+            "primary:F",
+            rng.choice(("", "LogAppend", "NoteReply")),
+            rng.choice((1, 2, 4)),
+        ),
+    ]
+
+
+def reply_told(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The owner of a shard dies as it has released a reply, and its successor hears late that what that stems
+    from is durable. Who has made it dies, too."""
+    at = rng.uniform(0.02, span)
+    return [
+        hold(at, "Durable", "", "op:F", rng.choice((0.05, 0.3)), 0.5),
+        flushed(at, "primary:F", rng.choice(("NoteReply", "ClientForwardAnswer")), rng.choice((1, 2, 4))),
+        kill(at + rng.uniform(0.0, 0.05), f"primary:{stateless(rng, graph)}"),
     ]
 
 
@@ -155,6 +182,20 @@ LOGS_AND_LOSSES: dict[str, Scenario] = {
         shards=1,
         span_s=1.4,
         keyless=True,
+    ),
+    "reply-undone": Scenario(
+        "what a logged reply stems from is lost, and its owner dies",
+        (*CHAINS, *DEEP, "router", "feedback"),
+        reply_undone,
+        frontends=3,
+        shards=1,
+    ),
+    "reply-told": Scenario(
+        "the owner of a shard and the maker of a value die as it is released",
+        (*CHAINS, *DEEP, "relay", "siblings"),
+        reply_told,
+        frontends=3,
+        shards=1,
     ),
     "dropped-follower": Scenario(
         "a shard under Block whose only follower is dropped",

@@ -22,7 +22,7 @@ from hams_sim.shrink import shrink
 from hams_sim.simulate import NOT_REPLAYED, PLAIN, HistoryOutcome, Spec
 from hams_sim.workers import Worker, WorkerDied, run_all
 
-DECIDES = ("seed", "shape", "fault", "mutant", "drop", "mode", "policy", "random_models")
+DECIDES = ("seed", "shape", "fault", "mutant", "drop", "mode", "policy", "random_models", "early_replies")
 """The options that decide what histories are, beside the core's sources: a chunk of others is not done."""
 
 HISTORIES = 1000
@@ -58,6 +58,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
             options.mode,
             options.policy,
             options.random_models,
+            options.early_replies,
         )
 
 

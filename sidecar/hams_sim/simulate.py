@@ -39,7 +39,7 @@ from hams_sim.checks import (
     served,
     what_is_open,
 )
-from hams_sim.clients import Call, Client, draw_calls, gather, spoil
+from hams_sim.clients import Call, Client, ask_for_parts, draw_calls, gather, spoil
 from hams_sim.clock import Clock
 from hams_sim.errors import Broken
 from hams_sim.faults import MIXED, Fault, Faults, draw
@@ -81,6 +81,9 @@ PROMISES = 0.4
 ORDERED = 0.3
 """In this share of them requests of one session keep their order."""
 
+PARTS = 0.5
+"""In this share of the histories with early replies some calls ask for a part of the reply only."""
+
 NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.converge_after_s)
 """Of histories whose faults are drawn."""
 
@@ -89,7 +92,7 @@ NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.
 class Spec:
     """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one
     kind or a row of faults.md; `mode`, if it is given, for a mode of replication, `policy` for a scheduling
-    policy."""
+    policy; `early_replies`: entries of replies do not wait for what they depend on (ADR 0040)."""
 
     seed: int
     shape: str
@@ -100,6 +103,7 @@ class Spec:
     mode: str = ""
     policy: str = ""
     random_models: bool = False
+    early_replies: bool = False
 
     def command(self) -> str:
         """The command that replays this history."""
@@ -112,6 +116,7 @@ class Spec:
         text += f" --mode {self.mode}" if self.mode else ""
         text += f" --policy {self.policy}" if self.policy else ""
         text += " --random-models" if self.random_models else ""
+        text += " --early-replies" if self.early_replies else ""
         return text + (f" --drop {','.join(drops)}" if drops else "")
 
 
@@ -187,6 +192,9 @@ def make_plan(spec: Spec) -> Plan:
         _replay(plan, spec)
     if spec.policy:
         _schedule(plan, spec)
+    parts = Random(f"{spec.seed}/{spec.shape}/parts")
+    if spec.early_replies and parts.random() < PARTS:
+        ask_for_parts(parts, plan.calls, [tensor.name for tensor in plan.graph.data.outputs])
     return plan
 
 
@@ -335,6 +343,7 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
         return _simulate_change(spec)
     plan = make_plan(spec)
     world = World(plan.graph, f"{spec.seed}/{spec.shape}", plan.behaviours)
+    world.early_replies = spec.early_replies
     world.restored = plan.variety is Variety.RESTORED
     world.deterministic = world.replays and not spec.random_models
     world.trace = trace  # type: ignore[assignment]
@@ -355,7 +364,8 @@ def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
 def _simulate_change(spec: Spec) -> HistoryOutcome:
     """A change of shape."""
     plan = draw_plan(spec.seed, spec.shape, KINDS[spec.fault])
-    history = ChangeHistory(plan, KINDS[spec.fault], f"{spec.seed}/{spec.shape}/{spec.fault}")
+    seed = f"{spec.seed}/{spec.shape}/{spec.fault}"
+    history = ChangeHistory(plan, KINDS[spec.fault], seed, spec.early_replies)
     resource = history.resource
     outcome = HistoryOutcome(spec, schedule=tuple(fault.say() for fault in plan.faults))
     faults = [fault for number, fault in enumerate(plan.faults) if number not in spec.drop_faults]

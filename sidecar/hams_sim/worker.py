@@ -25,6 +25,7 @@ def spec_from(text: str) -> tuple[Spec, str]:
         raw.get("mode", ""),
         raw.get("policy", ""),
         raw.get("random_models", False),
+        raw.get("early_replies", False),
     )
     return spec, raw.get("mutant", "")
 
@@ -42,6 +43,7 @@ def spec_to(spec: Spec, mutant: str) -> str:
             "mode": spec.mode,
             "policy": spec.policy,
             "random_models": spec.random_models,
+            "early_replies": spec.early_replies,
             "mutant": mutant,
         }
     )

@@ -8,6 +8,7 @@ event.
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -151,6 +152,7 @@ class World:
         self, graph: Graph, seed: str, behaviours: dict[str, Behaviour], clock: Clock | None = None
     ) -> None:
         self.graph = graph
+        self.early_replies = False
         self.replays = ModePolicy.of(graph.data.mode).replays
         self.deterministic = False
         self.clock = Clock() if clock is None else clock
@@ -282,7 +284,7 @@ class World:
                 if before is not None and isinstance(before.machine, FrontendMachine)
                 else None
             )
-            node.machine = FrontendMachine(graph, node.id, logs)
+            node.machine = FrontendMachine(graph, node.id, logs, _frontends_mode(self))
         else:
             operator, queues = graph.operators[of], self.schedules.queue_of
             state = (
@@ -485,6 +487,13 @@ class World:
     def seen(self, what: str) -> None:
         """Count something rare, so that one sees it was reached."""
         self.coverage[what] += 1
+
+
+def _frontends_mode(world: World) -> ModePolicy:
+    """What frontends do; early entries only where a reply waits for anything."""
+    policy = ModePolicy.of(world.graph.data.mode)
+    waits = policy.waits_for_durable and not policy.replays
+    return replace(policy, reply_entry_early=world.early_replies and waits)
 
 
 def _model(node: Node) -> SimModel:

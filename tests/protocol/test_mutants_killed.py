@@ -9,6 +9,7 @@ import test_batching as batching
 import test_cut_off as cut_off
 import test_deadlines as deadlines
 import test_differences as differences
+import test_early_replies as early
 import test_failover as failover
 import test_findings as findings
 import test_followers as followers
@@ -275,6 +276,24 @@ KILLERS: dict[str, Callable[[], None]] = {
     "birth-lost-in-catch-up": (
         differences.test_a_joiner_that_holds_a_version_is_sent_what_changed_since_that
     ),
+    "early-alone": early.test_under_block_nothing_is_released_that_only_the_owner_holds_by_now,
+    "early-copied-void": early.test_a_copy_holds_no_void_reply_and_vectors_without_what_is_long_past,
+    "early-counts-at-once": early.test_the_entry_travels_while_its_vector_is_awaited,
+    "early-done-unsent": (
+        early.test_that_a_request_is_complete_goes_along_with_the_next_entry_or_after_a_while
+    ),
+    "early-done-unsettled": early.test_no_request_is_complete_before_its_reply_counts,
+    "early-forgotten": (
+        early.test_what_was_told_is_told_by_the_next_owner_though_that_does_not_know_yet_that_it_counts
+    ),
+    "early-not-held": early.test_a_new_owner_tells_a_slots_new_owner_of_pending_replies,
+    "early-not-judged": early.test_a_new_owner_releases_a_pending_reply_once_it_is_durable,
+    "early-told-again": early.test_a_key_that_is_used_again_waits_for_a_pending_reply,
+    "early-undone-lost": early.test_what_an_end_has_made_void_stays_void_though_that_state_is_lost_later,
+    "early-void-stays": partial(
+        early.test_a_reply_that_becomes_orphan_is_void_and_another_one_follows, dies=False
+    ),
+    "early-without-skips": early.test_a_reply_depends_on_the_skips_before_it_too,
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }
 

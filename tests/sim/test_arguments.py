@@ -118,6 +118,10 @@ def test_a_scene_on_a_graph_without_what_it_is_about_is_refused(capsys):
         ),
         (("--drop", "call:x"), "found 'call:x'"),
         (("--drop", "nope:1"), "found 'nope:1'"),
+        (
+            ("--early-replies", "--mode", "LineageStash"),
+            "argument --early-replies: in mode LineageStash no reply waits for a state",
+        ),
         (("--nope",), "unrecognized arguments: --nope"),
     ],
 )

@@ -9,7 +9,8 @@ import pytest
 from hams_protocol.effects import Answer, Send
 from hams_protocol.events import ClientRequest
 from hams_protocol.graph import FRONTEND, BatchPolicy, SchedulePolicy, WhenUnprotected
-from hams_protocol.messages import AskDurable, Completion, Durable, Meta, RecordAck, StateRecord
+from hams_protocol.messages import AskDurable, Completion, Durable, LogAppend, Meta, RecordAck, StateRecord
+from hams_sim import limits
 from hams_sim.checks import converged
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
@@ -18,9 +19,11 @@ from hams_sim.shapes import SHAPES, Sizes, Vertex, build
 from hams_sim.world import World
 
 REQUESTS = 40
+HOP_S = 0.0001
+"""What a message takes on its way."""
 
 
-def chain_of_three(monkeypatch, policy: SchedulePolicy) -> World:
+def chain_of_three(monkeypatch, policy: SchedulePolicy, early_replies: bool = False) -> World:
     chain = [Vertex("a", (FRONTEND,), True), Vertex("b", ("a",), True), Vertex("c", ("b",), True, reply=True)]
     monkeypatch.setitem(SHAPES, "three", lambda rng: chain)
     sizes = Sizes(
@@ -35,7 +38,8 @@ def chain_of_three(monkeypatch, policy: SchedulePolicy) -> World:
         model.compute_s = model.update_s = 0.00005
         model.capture_s = 0.0001
     world = World(graph, "economy", behaviours)
-    world.network.base, world.network.jitter = 0.0001, 0.0
+    world.early_replies = early_replies
+    world.network.base, world.network.jitter = HOP_S, 0.0
     for of in (MANAGER, MANAGER, MANAGER, FRONTEND, FRONTEND, "a", "a", "b", "b", "c", "c"):
         world.spawn(of)
     while not converged(world):
@@ -65,7 +69,7 @@ def messages_per_request(
             ),
         )
         while not answered:
-            world.run(world.now + 0.0001)
+            world.run(world.now + HOP_S / 10)
     return {kind: count / REQUESTS for kind, count in counts.items()}
 
 
@@ -97,3 +101,16 @@ def test_each_operator_learns_how_long_the_rest_of_the_path_takes(monkeypatch):
             rests[node.of] = node.machine.queue.profiles.rest.median_of_all()
     assert rests["a"] > rests["b"] > rests["c"] > 0.0
     assert rests["a"] < 0.02, "of a request that takes some milliseconds"
+
+
+def test_a_reply_that_is_logged_early_comes_two_hops_earlier_for_no_further_message(monkeypatch):
+    monkeypatch.setattr(limits, "turns_share", 0.0)
+    costs, took_s = [], []
+    for early in (False, True):
+        world = chain_of_three(monkeypatch, SchedulePolicy.FIFO, early)
+        began = world.now
+        costs.append(messages_per_request(monkeypatch, world=world))
+        took_s.append((world.now - began) / (2 * REQUESTS))
+    assert costs[1][LogAppend] == pytest.approx(costs[0][LogAppend], abs=0.1)
+    assert sum(costs[1].values()) == pytest.approx(sum(costs[0].values()), rel=0.02)
+    assert took_s[0] - took_s[1] >= 2 * HOP_S

@@ -36,6 +36,7 @@ def test_what_once_failed_holds():
             item.get("fault", ""),
             mode=item.get("mode", ""),
             policy=item.get("policy", ""),
+            early_replies=item.get("early_replies", False),
         )
         for item in CORPUS
     ]
@@ -51,6 +52,18 @@ def test_every_shape_holds_under_faults():
     assert len(outcomes) == len(specs)
     assert not [outcome.spec.command() for outcome in outcomes if not outcome.ok]
     assert all(outcome.calls >= 20 and outcome.fault_count >= 2 for outcome in outcomes)
+
+
+def test_replies_that_are_logged_early_hold_too():
+    shapes = ("pair", "fan-reply", "router", "feedback")
+    specs = [
+        Spec(1 + number, shapes[number % 4], fault, early_replies=True)
+        for number, fault in enumerate(("mixed", "mixed", "reply-undone", "reply-undone") * 2)
+    ]
+    outcomes = list(run_all(specs, 2))
+    assert not [outcome.spec.command() for outcome in outcomes if not outcome.ok]
+    for reached in ("reply logged early", "reply logged again", "an early reply released by a new owner"):
+        assert sum(outcome.coverage[reached] for outcome in outcomes), reached
 
 
 def test_one_seed_is_one_history_in_every_process():

@@ -20,12 +20,12 @@ class FrontendContext(Context):
     own loop, `proposals` are those of all its shards. `draining`: this instance is to end.
     """
 
-    def __init__(self, graph: Graph, instance: InstanceId) -> None:
+    def __init__(self, graph: Graph, instance: InstanceId, mode: ModePolicy | None = None) -> None:
         super().__init__()
         self.graph = graph
         self.instance = instance
         self.knowledge = Knowledge(graph)
-        self.mode = ModePolicy.of(graph.data.mode)
+        self.mode = ModePolicy.of(graph.data.mode) if mode is None else mode
         self.plan = Plan(graph)
         self.draining = False
         self.members: dict[InstanceId, Member] = {}

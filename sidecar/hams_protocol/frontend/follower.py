@@ -9,7 +9,7 @@ from hams_protocol.due import Due, Timed
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.log import ShardLog, log_of
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import LogAck, LogAppend, LogCopy
+from hams_protocol.messages import LogAck, LogAppend, LogCopy, ReplyEntry
 from hams_protocol.replica.following import Following
 from hams_protocol.topology import ReplicaSet
 
@@ -53,6 +53,7 @@ class ShardFollower(Timed):
             return
         self._parts.clear()
         self.log = log_of(parts, self._ctx.graph.data.frontend)
+        self.log.state.judge(self._ctx.knowledge)
         self._owed = self.following.leader
 
     def append(self, sender: InstanceId, message: LogAppend) -> None:
@@ -63,8 +64,9 @@ class ShardFollower(Timed):
         if message.first <= log.last + 1:
             for entry in message.entries[log.last + 1 - message.first :]:
                 log.append(entry)
-            for _ in log.commit(min(message.committed, log.last)):
-                pass
+            for _, entry in log.commit(min(message.committed, log.last)):
+                if isinstance(entry, ReplyEntry) and entry.deps:
+                    log.state.judge_one(entry, self._ctx.knowledge)
             log.trim(log.committed)
         if message.entries:
             self._owed = sender

@@ -3,7 +3,10 @@ it is. Volatile: a new owner makes it anew from the log and from the tokens that
 
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.ids import InstanceId, RequestId
-from hams_protocol.messages import Admit, Token
+from hams_protocol.messages import Admit, ReplyEntry, Token
+
+REPLY = -1
+"""Stands where a sink edge's number does, for the reply's entry."""
 
 
 class Live:
@@ -15,6 +18,9 @@ class Live:
     root; `overflow` names the operator whose feedback went too deep. `descendants` are the internal requests
     of the chain that this owner has logged, kept at the root. `ahead`: how many requests were open when it
     was admitted; -1 if another owner did that.
+
+    `replied`: the log has the reply's entry, or none is due. `entry` is that entry, at `reply_index`;
+    `is_settled`: all that it depends on is durable; `recorded`: it counts, and was released.
     """
 
     __slots__ = (
@@ -22,9 +28,11 @@ class Live:
         "ahead",
         "descendants",
         "durable",
+        "entry",
         "given_up",
         "index",
         "injected",
+        "is_settled",
         "left",
         "nbytes",
         "overflow",
@@ -52,6 +60,8 @@ class Live:
         self.descendants: list[RequestId] = []
         self.injected = False
         self.replied = admit.origin is not None
+        self.entry: ReplyEntry | None = None
+        self.is_settled = True
         self.reply_index = 0
         self.recorded = False
         self.given_up = False
@@ -62,3 +72,7 @@ class Live:
     def internal(self) -> bool:
         """Whether it came over a feedback edge: it has no reply and counts against no bound."""
         return self.admit.origin is not None
+
+    def still_waits(self, number: int, item: Token | ReplyEntry) -> bool:
+        """Whether `item` is what it has on that sink edge, or as its reply's entry (`number` REPLY)."""
+        return (self.entry if number == REPLY else self.tokens[number]) is item

@@ -86,7 +86,7 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
     for stored in (*state.keyed.values(), *state.unkeyed.values()):
         groups.append((stored.admit(shard), stored.reply(shard), DoneEntry(RequestId(shard, stored.n))))
     for item in state.open.values():
-        groups.append((item.admit,) if item.reply is None else (item.admit, item.reply))
+        groups.append((item.admit,) if item.reply is None or item.is_void else (item.admit, item.reply))
     parts: list[LogCopy] = []
     entries: list[LogEntry] = []
     nbytes = 0

@@ -71,6 +71,7 @@ from hams_protocol.messages import (
     TokenAcks,
     TopologyNews,
 )
+from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful.keeper import Keeper
 
 
@@ -79,13 +80,19 @@ class FrontendMachine:
 
     `former` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those
     logs answer a Freeze, and one may go on under this id, as long as the topology names the former one in
-    that shard and epoch (protocol.md, section 6).
+    that shard and epoch (protocol.md, section 6). `mode`: another policy than that of the graph's mode.
     """
 
-    def __init__(self, graph: Graph, instance: InstanceId, former: FormerLogs | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        instance: InstanceId,
+        former: FormerLogs | None = None,
+        mode: ModePolicy | None = None,
+    ) -> None:
         self.graph = graph
         self.instance = instance
-        self._ctx = FrontendContext(graph, instance)
+        self._ctx = FrontendContext(graph, instance, mode)
         self._handlers = Handlers()
         self._gossip = Gossip(self._ctx, self._ctx.knowledge, self._handlers)
         self._waits = Waits(self._ctx)
@@ -278,10 +285,10 @@ class FrontendMachine:
         if risen and self.keeper.states:
             self.keeper.durable_rose()
         for op in risen:
-            for _, _, _, live, number, token in self._waits.risen(op):
-                owner = self._owners.get(token.request.shard)
-                if owner is not None and owner.live.get(token.request.n) is live:
-                    owner.settle(live, number, token)
+            for _, _, _, live, number, item in self._waits.risen(op):
+                owner = self._owners.get(item.request.shard)
+                if owner is not None and owner.live.get(item.request.n) is live:
+                    owner.risen(live, number, item)
 
     def _on_completion(self, sender: InstanceId, message: Completion) -> None:
         if self.knowledge.completed.learn(message):
@@ -360,6 +367,7 @@ class FrontendMachine:
         knowledge = self.knowledge
         if not knowledge.learn(event.topology, event.revision):
             return
+        self._roles.judge_logs()
         if self.instance in event.topology.revoked:
             logs = self._roles.worth_keeping()
             self._stop("revoked", None if logs is None else self.graph.shard_names[min(logs.logs)])

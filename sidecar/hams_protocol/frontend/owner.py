@@ -6,6 +6,9 @@ durable, THEN the reply is logged; the reply is committed, THEN released; every 
 reply committed, THEN the request is complete. So an owner that was deposed can neither inject nor reply: its
 followers are frozen, nothing it appends is ever committed.
 
+With `reply_entry_early` the reply is logged before that is durable, and released once it is durable AND
+committed. If it becomes orphan instead, its entry is void, and another one may follow (ADR 0040).
+
 Invariants, checked after every step: injected => committed; released => committed; the ack set contains the
 in-sync set.
 """
@@ -16,12 +19,12 @@ from itertools import islice
 
 from hams_protocol import limits
 from hams_protocol.context import InvariantError
-from hams_protocol.deps import Dep
-from hams_protocol.due import Due, Timed
+from hams_protocol.deps import Dep, Deps, merge
+from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FrontendContext
-from hams_protocol.frontend.live import Live
+from hams_protocol.frontend.live import REPLY, Live
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.promises import Promises
 from hams_protocol.frontend.replication import Replication
@@ -50,7 +53,7 @@ from hams_protocol.replica.freeze import Frozen
 from hams_protocol.topology import ReplicaSet, Topology, hand_over
 
 COMPLETE = -1
-"""`Live.left` once the DoneEntry is in the log."""
+"""`Live.left` once the DoneEntry is in the log, or about to be."""
 
 Released = Callable[[InstanceId, int, ReplyEntry | NotServed], None]
 """Hands an outcome to the frontend and counter that wait for it."""
@@ -95,6 +98,8 @@ class ShardOwner(Timed):
         self._injected = 0
         self._answered = 0
         self._taking_over = False
+        self._complete: list[RequestId] = []
+        self._done_at = FOREVER
         self._refused: OrderedDict[tuple[InstanceId, int], NotServed] = OrderedDict()
         self._promises: Promises | None = None
         if self._spec.admission is AdmissionPolicy.PROMISE:
@@ -111,13 +116,16 @@ class ShardOwner(Timed):
         ctx.knowledge.requests_completed()
         for admitted in list(state.open.values()):
             live = self._track(admitted.admit, 0)
-            if admitted.reply is not None:
-                live.replied = live.recorded = True
-                self._prefill(live, FRONTEND, admitted.reply.tokens)
+            if admitted.reply is not None and not admitted.is_void:
+                self._recall_reply(live, admitted.reply, 0)
+                # Of what was logged early it is not known whether it was released.
+                live.recorded = not (ctx.mode.reply_entry_early or admitted.reply.deps)
             self._prefill(live, FEEDBACK, admitted.fed.values())
         for index, entry in self.log.tail():
             self._recall(index, entry)
         self._count_unresolved()
+        for live in self.live.values():
+            self._reply_counts(live)
         self._taking_over = True
         self.pump()
         self._taking_over = False
@@ -138,22 +146,33 @@ class ShardOwner(Timed):
             return
         live = self.live.get(entry.request.n)
         if live is not None and isinstance(entry, ReplyEntry):
-            live.replied, live.reply_index = True, index
-            self._prefill(live, FRONTEND, entry.tokens)
-        elif live is not None:
+            self._recall_reply(live, entry, index)
+        elif live is not None:  # so the reply before it counts
+            live.is_settled = True
+            live.durable = bytearray(1 if token is not None else 0 for token in live.tokens)
             live.left = COMPLETE
 
+    def _recall_reply(self, live: Live, entry: ReplyEntry, index: int) -> None:
+        """The newest reply in the log, unless its entry is void. What is pending of it is held, as if it had
+        just come: a slot's new owner may ask for it."""
+        if entry.deps and self._ctx.knowledge.status(entry.deps) is Status.ORPHAN:
+            return
+        live.replied, live.entry, live.reply_index = True, entry, index
+        live.is_settled = not entry.deps
+        self._prefill(live, FRONTEND, entry.tokens)
+
     def _prefill(self, live: Live, target: str, tokens: Iterable[Token]) -> None:
-        """What the log has a token of was durable; a reply's was not, where states are replayed, and comes
-        again."""
+        """What the log has a token of was durable, unless it says what is pending of it; a reply's was not,
+        where states are replayed, and comes again."""
         if target == FRONTEND and self._ctx.mode.replays:
             return
         for token in tokens:
             number = self._ctx.plan.index.get((token.source, target, token.lane))
             if number is not None and not live.durable[number]:
                 live.tokens[number] = token
-                live.durable[number] = 1
-                live.left -= 1
+                if not token.deps:
+                    live.durable[number] = 1
+                    live.left -= 1
 
     def _pend(self, entry: Admit) -> None:
         if entry.key is not None:
@@ -212,7 +231,7 @@ class ShardOwner(Timed):
             )
             return None
         reply = self.log.state.answered(RequestId(self.shard, n))
-        if reply is not None:
+        if reply is not None and (live is None or live.recorded):
             self._released(sender, ask.counter, reply)
             return None
         if live is not None:
@@ -265,7 +284,8 @@ class ShardOwner(Timed):
         """Requests without a reply that have waited longest, and for how many seconds. In an outage nothing
         else tells how long requests take."""
         oldest = islice(self.live.values(), limits.promise_waiting_max)
-        return [(live.admit.meta, self._ctx.now - live.since) for live in oldest if not live.replied]
+        waiting = [live for live in oldest if not (live.replied and live.is_settled)]
+        return [(live.admit.meta, self._ctx.now - live.since) for live in waiting]
 
     def _refuse(self, sender: InstanceId, ask: ClientForward, refusal: NotServed) -> None:
         """Its client is told that nothing was begun: an ask that was sent again must not begin it after
@@ -277,6 +297,7 @@ class ShardOwner(Timed):
 
     def _append_admit(self, entry: Admit) -> Live:
         self._next_n += 1
+        self._append_done()
         live = self._track(entry, self.log.append(entry))
         return live
 
@@ -381,15 +402,22 @@ class ShardOwner(Timed):
         """A sink token, neither orphan nor unknown, for an edge that has none."""
         live.tokens[number] = token
         self.settle(live, number, token)
-        if self._ctx.mode.replays:
+        if self._ctx.mode.replays or self._ctx.mode.reply_entry_early:
             self._progress(live)
+
+    def risen(self, live: Live, number: int, item: Token | ReplyEntry) -> None:
+        """What it waited for has come, or may have."""
+        if isinstance(item, Token):
+            self.settle(live, number, item)
+        else:
+            self._settle_reply(live, item)
 
     def settle(self, live: Live, number: int, token: Token) -> None:
         """See whether a sink token is durable by now; if not, let it wait for its first pending
         dependency."""
         if live.tokens[number] is not token or live.durable[number]:
             return
-        pending = self._first_pending(token)
+        pending = self._first_pending(token.deps)
         if pending is not None:
             status = self._ctx.knowledge.status_of(pending)
             if status is Status.ORPHAN:
@@ -403,26 +431,34 @@ class ShardOwner(Timed):
             self._feedback(live, token)
         self._progress(live)
 
-    def _first_pending(self, token: Token) -> Dep | None:
+    def _first_pending(self, deps: Deps) -> Dep | None:
         if not self._ctx.mode.waits_for_durable:
             return None
         knowledge = self._ctx.knowledge
-        for dep in token.deps:
+        for dep in deps:
             if knowledge.status_of(dep) is not Status.DURABLE:
                 return dep
         return None
 
     def purge(self) -> None:
-        """New ends: drop what has become orphan, and judge anew what waits."""
-        knowledge = self._ctx.knowledge
+        """New ends: drop what has become orphan, and judge anew what waits. Of a reply that shows several
+        tokens none is looked at before all are judged."""
+        for live in list(self.live.values()):
+            self._drop_orphans(live)
         for live in list(self.live.values()):
             for number, token in enumerate(live.tokens):
-                if token is None or live.durable[number]:
-                    continue
-                if knowledge.status(token.deps) >= Status.UNKNOWN:
-                    live.tokens[number] = None
-                else:
+                if token is not None and not live.durable[number]:
                     self.settle(live, number, token)
+            if live.entry is not None and not live.recorded:
+                self._settle_reply(live, live.entry)
+
+    def _drop_orphans(self, live: Live) -> None:
+        knowledge = self._ctx.knowledge
+        for number, token in enumerate(live.tokens):
+            if token is None or live.durable[number]:
+                continue
+            if knowledge.status(token.deps) >= Status.UNKNOWN:
+                live.tokens[number] = None
 
     def _feedback(self, live: Live, token: Token) -> None:
         """A durable token of a feedback edge: a value becomes an internal request, logged before its origin
@@ -470,22 +506,66 @@ class ShardOwner(Timed):
             return
         if not live.replied:
             self._try_reply(live)
+        if not live.is_settled:
+            return
         if live.replied and live.left == 0:
             live.left = COMPLETE
-            self.log.append(DoneEntry(live.admit.request))
+            if live.entry is not None and live.entry.deps and self.has_room():
+                self._complete.append(live.admit.request)
+                self._done_at = min(self._done_at, self._ctx.now + limits.completion_delay_s)
+            else:
+                self._append_done()
+                self.log.append(DoneEntry(live.admit.request))
+
+    def _append_done(self) -> None:
+        """Nobody waits for a DoneEntry. One whose reply's entry has gone ahead goes along with the next
+        entry, or after a while."""
+        complete, self._complete = self._complete, []
+        self._done_at = FOREVER
+        for request in complete:
+            self.log.append(DoneEntry(request))
 
     def _try_reply(self, live: Live) -> None:
-        decided = decide(self._ctx.plan, live, self._ctx.mode.replays)
+        mode, knowledge = self._ctx.mode, self._ctx.knowledge
+        decided = decide(self._ctx.plan, live, mode.replays or mode.reply_entry_early)
         if decided is None:
             return
-        tokens, error = decided
         if self._ctx.mode.waits_for_durable:
-            for token in tokens:
-                if token.deps and self._ctx.knowledge.status(token.deps) is Status.ORPHAN:
+            for token in decided.tokens:
+                if token.deps and knowledge.status(token.deps) is Status.ORPHAN:
                     raise InvariantError(f"the reply of {live.admit.request} would show an orphan")
+        request, tokens = live.admit.request, decided.tokens
         live.replied = True
-        entry = ReplyEntry(live.admit.request, tuple(_without_deps(token) for token in tokens), error)
+        if mode.reply_entry_early:
+            deps = knowledge.prune(merge([token.deps for token in decided.seen]))
+            live.entry = ReplyEntry(
+                request, tuple([knowledge.pruned(token) for token in tokens]), decided.error, deps
+            )
+            live.is_settled = not deps
+        else:
+            live.entry = ReplyEntry(request, tuple(_without_deps(token) for token in tokens), decided.error)
+        entry = live.entry
+        self._append_done()
         live.reply_index = self.log.append(entry)
+        if not live.is_settled:
+            self._settle_reply(live, entry)
+
+    def _settle_reply(self, live: Live, entry: ReplyEntry) -> None:
+        """See whether what a reply depends on is durable by now. If it is, the reply counts as soon as its
+        entry is committed; if it never will be, the entry is void."""
+        if live.entry is not entry or live.recorded:
+            return
+        pending = None if live.is_settled else self._first_pending(entry.deps)
+        if pending is None:
+            live.is_settled = True
+            self._reply_counts(live)
+        elif self._ctx.knowledge.status(entry.deps) is Status.ORPHAN:
+            live.replied, live.entry, live.is_settled = False, None, True
+            self.log.state.void(entry)
+        else:
+            self._waits.add(pending, live, REPLY, entry)
+            return
+        self._progress(live)
 
     # -- reply and completion --------------------------------------------------------------------------------
 
@@ -493,12 +573,28 @@ class ShardOwner(Timed):
         live = self.live.get(entry.request.n)
         if live is None:
             return
-        if not live.recorded:
-            live.recorded = True
-            self._note_reply(entry)
-            if entry.error is None:  # an error ends a path early, so its age says nothing of the path
-                self._broadcast.replied((entry.request, *live.descendants))
-            self._learn(live, entry)
+        if live.entry is entry:
+            self._reply_counts(live)
+        else:
+            self.log.state.void(entry)
+
+    def _reply_counts(self, live: Live) -> None:
+        """Release a reply whose entry is committed and depends on nothing that is pending; once."""
+        entry = live.entry
+        if entry is None or live.recorded or not live.is_settled or live.reply_index > self.log.committed:
+            return
+        if self.frozen.stands or not self.replication.may_release:
+            return  # whatever ends that has everything judged anew
+        live.recorded = True
+        if entry.deps:
+            entry = ReplyEntry(
+                entry.request, tuple(_without_deps(item) for item in entry.tokens), entry.error
+            )
+            self.log.state.settle(entry)
+        self._note_reply(entry)
+        if entry.error is None:  # an error ends a path early, so its age says nothing of the path
+            self._broadcast.replied((entry.request, *live.descendants))
+        self._learn(live, entry)
         self._release(live, entry)
 
     def _note_reply(self, entry: ReplyEntry) -> None:
@@ -574,6 +670,7 @@ class ShardOwner(Timed):
         if not again:
             if self.frozen.stands:
                 return None
+            self._append_done()
             self.closing = self.replication.successor() is not None
             if log.committed < log.last:
                 return None
@@ -595,7 +692,7 @@ class ShardOwner(Timed):
         Changes of the set are proposed for all shards of the frontend, one at a time."""
         if self.frozen.stands:
             return self.frozen.dues()
-        dues = self.replication.dues()
+        dues = [*self.replication.dues(), (self._done_at, self._append_done)]
         if not self._ctx.mode.retains and self.live:
             dues.append((self._given_up_at(next(iter(self.live.values()))), self._give_up))
         return dues

@@ -40,10 +40,14 @@ class Replication(Leader):
         """See `Leader`."""
         return self._log.committed
 
+    @property
+    def may_release(self) -> bool:
+        """Under Block nothing is released, or committed, that only the owner holds."""
+        return not self._blocks or self.followers.some_protects
+
     def committable(self) -> int:
-        """The index up to which the ack set holds the log. Under Block nothing is committed that only the
-        owner holds."""
-        if self._blocks and not self.followers.some_protects:
+        """The index up to which the ack set holds the log."""
+        if not self.may_release:
             return self._log.committed
         applied = self.followers.applied_by_all()
         return self._log.last if applied is None else applied

@@ -192,6 +192,11 @@ class ShardRoles:
             item.log for item in self.followers.values() if item.log is not None
         ]
 
+    def judge_logs(self) -> None:
+        """New ends: what they make of replies that are logged early, in every log that is here."""
+        for log in (*self.logs(), *(() if self.former is None else self.former.logs.values())):
+            log.state.judge(self._ctx.knowledge)
+
     def statuses(self) -> tuple[ShardStatus, ...]:
         """The shards in which this instance has a role."""
         statuses = []

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from hams_protocol import limits
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import InstanceId, Lane, RequestId
-from hams_protocol.knowledge import CompletionSet
+from hams_protocol.knowledge import CompletionSet, Knowledge, Status
 from hams_protocol.messages import Admit, DoneEntry, Kind, LogEntry, Meta, Payload, ReplyEntry, Token
 
 NO_META = Meta()
@@ -24,13 +24,18 @@ NO_META = Meta()
 
 class OpenRequest:
     """A request that is logged and not complete. `fed` are the feedback tokens that were logged as internal
-    requests, by (lane, operator)."""
+    requests, by (lane, operator).
 
-    __slots__ = ("admit", "fed", "reply")
+    `reply` counts once it depends on nothing any more. `is_void`: it never will, for an end has cut off what
+    it depends on. Should its owner have judged otherwise, the DoneEntry says so.
+    """
+
+    __slots__ = ("admit", "fed", "is_void", "reply")
 
     def __init__(self, admit: Admit) -> None:
         self.admit = admit
         self.reply: ReplyEntry | None = None
+        self.is_void = False
         self.fed: dict[tuple[Lane, str], Token] = {}
 
 
@@ -281,7 +286,7 @@ class ShardState:
         elif isinstance(entry, ReplyEntry):
             open_request = self.open.get(entry.request.n)
             if open_request is not None:
-                open_request.reply = entry
+                open_request.reply, open_request.is_void = entry, False
         else:
             self._done(entry)
 
@@ -319,6 +324,32 @@ class ShardState:
                 if old.ticket is not None:
                     self.tickets.pop(old.ticket.instance, old.ticket.counter)
 
+    def judge(self, knowledge: Knowledge) -> None:
+        """New ends: a reply that stems from what they cut off is void. What they have made durable is dropped
+        from vectors, for who copies this later may not hear of ends long past."""
+        for item in self.open.values():
+            if item.reply is not None and item.reply.deps:
+                self.judge_one(item.reply, knowledge)
+
+    def judge_one(self, reply: ReplyEntry, knowledge: Knowledge) -> None:
+        """The same for one reply that was applied."""
+        item = self.open.get(reply.request.n)
+        if item is not None and item.reply is reply and not item.is_void:
+            item.is_void = knowledge.status(reply.deps) is Status.ORPHAN
+            item.reply = _pruned(reply, knowledge)
+
+    def void(self, entry: ReplyEntry) -> None:
+        """This reply, which was just applied, will never count."""
+        open_request = self.open.get(entry.request.n)
+        if open_request is not None and open_request.reply is entry:
+            open_request.is_void = True
+
+    def settle(self, entry: ReplyEntry) -> None:
+        """The reply of this request counts: here it is without what it depended on."""
+        open_request = self.open.get(entry.request.n)
+        if open_request is not None:
+            open_request.reply = entry
+
     def drop_gone(self, gone: Iterable[InstanceId]) -> None:
         """These frontends have neither lease nor connection any more: their clients wait for nothing."""
         for instance in gone:
@@ -326,10 +357,11 @@ class ShardState:
                 self.unkeyed.drop(n)
 
     def answered(self, request: RequestId) -> ReplyEntry | None:
-        """The committed reply of a request that is open or kept."""
+        """The committed reply of a request that is open or kept, if nothing of it is pending."""
         open_request = self.open.get(request.n)
         if open_request is not None:
-            return open_request.reply
+            reply = open_request.reply
+            return None if reply is None or reply.deps or open_request.is_void else reply
         stored = self.keyed.get(request.n) or self.unkeyed.get(request.n)
         return None if stored is None else stored.reply(self.shard)
 
@@ -340,3 +372,11 @@ class ShardState:
             return open_request.admit
         stored = self.keyed.get(n) or self.unkeyed.get(n)
         return None if stored is None else stored.admit(self.shard)
+
+
+def _pruned(reply: ReplyEntry, knowledge: Knowledge) -> ReplyEntry:
+    deps = knowledge.prune(reply.deps)
+    if len(deps) == len(reply.deps):
+        return reply
+    tokens = tuple([knowledge.pruned(token) for token in reply.tokens])
+    return ReplyEntry(reply.request, tokens, reply.error, deps)

@@ -1,8 +1,7 @@
-"""Sink tokens that wait for a version to become durable, by operator; after too long a wait the primary is
-asked (protocol.md, section 2).
+"""Sink tokens, and entries of replies, that wait for a version to become durable, by operator; after too long
+a wait the primary is asked (protocol.md, section 2).
 
-A token waits for one of its pending dependencies at a time, so a notice costs what it settles and nothing
-more.
+Each waits for one of its pending dependencies at a time, so a notice costs what it settles and nothing more.
 """
 
 from heapq import heappop, heappush
@@ -12,13 +11,13 @@ from hams_protocol.deps import Dep
 from hams_protocol.due import FOREVER, Due, Timed
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.live import Live
-from hams_protocol.messages import AskDurable, Token
+from hams_protocol.messages import AskDurable, ReplyEntry, Token
 
-Waiting = tuple[int, int, int, Live, int, Token]
+Waiting = tuple[int, int, int, Live, int, Token | ReplyEntry]
 
 
 class Waits(Timed):
-    """Heaps of waiting tokens: (epoch, seq, serial, request, sink edge, token)."""
+    """Heaps of what waits: (epoch, seq, serial, request, sink edge or REPLY, token or entry)."""
 
     def __init__(self, ctx: FrontendContext) -> None:
         super().__init__(ctx)
@@ -27,14 +26,14 @@ class Waits(Timed):
         self._ask_at: dict[str, float] = {}
         self._serial = 0
 
-    def add(self, dep: Dep, live: Live, number: int, token: Token) -> None:
-        """`token` on sink edge `number` of a request waits for `dep`."""
+    def add(self, dep: Dep, live: Live, number: int, item: Token | ReplyEntry) -> None:
+        """`item` on sink edge `number` of a request, or its reply's entry, waits for `dep`."""
         self._serial += 1
         heap = self._heaps.get(dep.op)
         if heap is None:
             heap = self._heaps[dep.op] = []
             self._ask_at[dep.op] = self._ctx.now + limits.ask_after_s
-        heappush(heap, (dep.epoch, dep.seq, self._serial, live, number, token))
+        heappush(heap, (dep.epoch, dep.seq, self._serial, live, number, item))
 
     def risen(self, op: str) -> list[Waiting]:
         """The watermark of `op` has risen: what waited for it and has its version now, or may have."""
@@ -49,7 +48,7 @@ class Waits(Timed):
         return waiting
 
     def _rest(self, op: str, heap: list[Waiting]) -> None:
-        while heap and heap[0][3].tokens[heap[0][4]] is not heap[0][5]:
+        while heap and not heap[0][3].still_waits(heap[0][4], heap[0][5]):
             heappop(heap)
         if heap:
             self._ask_at[op] = self._ctx.now + limits.ask_after_s

@@ -1,6 +1,6 @@
 """All mutants by name, and how one is switched on in this process."""
 
-from hams_sim.mutants import deadlines, frontends, managers, operators, replays, states, succession
+from hams_sim.mutants import deadlines, early, frontends, managers, operators, replays, states, succession
 from hams_sim.mutants.mutant import Edit, Mutant, Switch
 
 MUTANTS: dict[str, Mutant] = {
@@ -9,6 +9,7 @@ MUTANTS: dict[str, Mutant] = {
     **managers.MUTANTS,
     **operators.MUTANTS,
     **deadlines.MUTANTS,
+    **early.MUTANTS,
     **replays.MUTANTS,
     **succession.MUTANTS,
 }

@@ -73,7 +73,7 @@ MUTANTS: dict[str, Mutant] = {
                 "ShardOwner._try_reply",
                 "live.reply_index = self.log.append(entry)",
                 "live.reply_index = self.log.append(entry)\n"
-                "if error is None:\n"
+                "if decided.error is None:\n"
                 "    self._broadcast.replied((entry.request,))",
             ),
         ),
@@ -81,7 +81,7 @@ MUTANTS: dict[str, Mutant] = {
     "error-age-counted": Mutant(
         "how long errors took is told as if they had gone the whole path",
         "1",
-        (Edit("frontend.owner", "ShardOwner._reply_committed", "if entry.error is None:", "if True:"),),
+        (Edit("frontend.owner", "ShardOwner._reply_counts", "if entry.error is None:", "if True:"),),
     ),
     "recorded-budget-anew": Mutant(
         "a promoted backup counts the budgets of saved outputs from its promotion",

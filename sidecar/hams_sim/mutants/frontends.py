@@ -402,12 +402,9 @@ MUTANTS: dict[str, Mutant] = {
             Edit("frontend.owner", "ShardOwner.settle", "if status is Status.ORPHAN:", "if False:"),
             Edit(
                 "frontend.owner",
-                "ShardOwner.purge",
-                "if knowledge.status(token.deps) >= Status.UNKNOWN:\n"
-                "    live.tokens[number] = None\n"
-                "else:\n"
-                "    self.settle(live, number, token)",
-                "self.settle(live, number, token)",
+                "ShardOwner._drop_orphans",
+                "if knowledge.status(token.deps) >= Status.UNKNOWN:",
+                "if False:",
             ),
         ),
     ),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
+from hams_sim.mutants import early
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
@@ -38,6 +39,14 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "ack-without-epoch": ("alone",),
     "conflict-for-same": ("F39",),
     "death-unheard": ("follower-dies",),
+    "early-alone": ("mixed",),
+    "early-counts-at-once": ("reply-undone",),
+    "early-done-unsent": ("F1",),
+    "early-forgotten": ("reply-told",),
+    "early-not-held": ("replied-only", "reply-told"),
+    "early-not-judged": ("reply-undone",),
+    "early-told-again": ("F39",),
+    "early-void-stays": ("reply-undone",),
     "deadline-early": ("F18", "F22"),
     "poison-at-first-death": ("F4",),
     "progress-forgotten": ("others-wait",),
@@ -229,6 +238,7 @@ FIRST_FOR: dict[str, Spec] = {
     "complete-injected-again": Spec(7296560, "fan-reply", "mixed"),
     "takeover-releases-at-once": Spec(500625, "fan-stateful", "mixed", mode=Mode.BUFFERED_OUTPUTS.value),
     "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),
+    "early-alone": Spec(1200005, "diamond-combine", "mixed", early_replies=True),
     "done-while-open": Spec(6, "single", "change"),
     "fetches-unclosed": Spec(6, "single", "change"),
     "refusal-forgotten": Spec(588, "sandwich", "echo", policy="distribution"),
@@ -271,6 +281,11 @@ NOT_CAUGHT: dict[str, str] = {
     "waits-unquiet": RARE,
     "whole-forgotten": "a transcript kills it; only losses beyond what is tolerated lead there",
     "durable-before-rollback": RARE,
+    "early-copied-void": "a transcript kills it; who copies knows the end itself, unless that is long past",
+    "early-done-unsettled": RARE,
+    "early-not-held": "a transcript kills it; of 60 histories none did",
+    "early-without-skips": "a transcript kills it; skips reach a frontend in few graphs that are drawn",
+    "early-undone-lost": "a transcript kills it; only losses beyond what is tolerated lead there",
     "begins-again-unread": "a transcript kills it; no scene has a store that is so slow",
     "durable-version-dropped": RARE,
     "early-ask-ignored": RARE,
@@ -306,7 +321,14 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
         if mode and ModePolicy.of(MODE_FOR[name]).replays:
             shapes = tuple(shape for shape in shapes if shape not in NOT_REPLAYED)
         shape = shapes[(number // len(faults)) % len(shapes)]
-        yield Spec(seed + number, shape, fault, mode=mode, policy=POLICY_FOR.get(name, ""))
+        yield Spec(
+            seed + number,
+            shape,
+            fault,
+            mode=mode,
+            policy=POLICY_FOR.get(name, ""),
+            early_replies=name in early.MUTANTS,
+        )
 
 
 def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, HistoryOutcome | None]:

@@ -71,6 +71,7 @@ class SimIncarnation(World):
         layouts: dict[str, str],
     ) -> None:
         super().__init__(graph, seed, behaviours, resource.clock)
+        self.early_replies = resource.early_replies
         self.resource = resource
         self.uid = graph.data.uid
         self.follows = follows

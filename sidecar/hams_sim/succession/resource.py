@@ -36,7 +36,12 @@ class SimResource:
     no call waits longer than this."""
 
     def __init__(
-        self, seed: str, graph: Graph, behaviours: dict[str, Behaviour], refuses: bool = False
+        self,
+        seed: str,
+        graph: Graph,
+        behaviours: dict[str, Behaviour],
+        refuses: bool = False,
+        early_replies: bool = False,
     ) -> None:
         self.clock = Clock()
         self.rng = Random(f"{seed}/resource")
@@ -52,6 +57,7 @@ class SimResource:
         self.attempts: Counter[int] = Counter()
         self.answers_s: float | None = None
         self._refuses = refuses
+        self.early_replies = early_replies
         self.calls_open = 0
         self.controller_slow = 1.0
         self.healing = False

@@ -218,10 +218,10 @@ class SuccessionFaults:
 class ChangeHistory:
     """One history: `resource` is its world, `faults` what is done to it."""
 
-    def __init__(self, plan: SuccessionPlan, kinds: Kinds, seed: str) -> None:
+    def __init__(self, plan: SuccessionPlan, kinds: Kinds, seed: str, early_replies: bool = False) -> None:
         self.plan = plan
         self.kinds = kinds
-        self.resource = SimResource(seed, plan.graphs[0], plan.behaviours, plan.refuses)
+        self.resource = SimResource(seed, plan.graphs[0], plan.behaviours, plan.refuses, early_replies)
         self.resource.answers_s = kinds.answers_s
         self.faults = SuccessionFaults(self.resource, Random(f"{seed}/faults"))
 

@@ -53,6 +53,7 @@ from hams_protocol.messages import (
     ModelError,
     Token,
 )
+from hams_protocol.modes import ModePolicy
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 
 
@@ -213,10 +214,12 @@ class Sent:
 class Net:
     """Machines, fake operators, one etcd cell."""
 
-    def __init__(self, g: Graph, frontends: tuple[str, ...] = PAIR) -> None:
+    def __init__(self, g: Graph, frontends: tuple[str, ...] = PAIR, policy: ModePolicy | None = None) -> None:
         self.graph = g
         self.now = 0.0
-        self.machines: dict[str, FrontendMachine] = {name: FrontendMachine(g, name) for name in frontends}
+        self.machines: dict[str, FrontendMachine] = {
+            name: FrontendMachine(g, name, None, policy) for name in frontends
+        }
         self.ops: dict[str, FakeOp] = {f"{item.name}-1": FakeOp(self, item) for item in g.data.operators}
         self.queue: deque[tuple[str, str, Message]] = deque()
         self.log: list[Sent] = []
