@@ -74,8 +74,11 @@ class Dependencies:
             prefix.enter(stretch.start)
             beside = self._absorb(stretch, prefix)
             self._release(table, stretch, prefix, beside)
+            stable = Watermarks(stretch, self.tables)
             for position, line in applies.get(stretch.epoch, ()):
                 worst = prefix.settled_at(line.version)
+                if self.tables.by_receipt and isinstance(line, DurableLine):
+                    worst = max(worst, stable.settled(line.version))
                 if worst == INFINITE and (table.stems or table.lost_from is not None):
                     continue  # it has said that it holds what is lost upstream
                 if worst == INFINITE or (self.ordered and worst >= position):
@@ -103,7 +106,7 @@ class Dependencies:
         self, table: OperatorTable, stretch: Stretch, prefix: "Prefix", beside: dict[int, tuple[float, float]]
     ) -> None:
         """Every output depends on the whole state of its version."""
-        durable = Watermarks(stretch, self.ordered, self.tables.blocks)
+        durable = Watermarks(stretch, self.tables)
         lost_at = min((at for at, lost in table.lost if lost.epoch == stretch.epoch), default=INFINITE)
         if table.lost_from is None:
             lost_at = INFINITE if stretch.lost_at is None else stretch.lost_at
@@ -213,7 +216,8 @@ class Dependencies:
         if path is None:
             return
         stretch = path.stretch
-        marks = [version for version, at in stretch.durable if not self.ordered or at < position]
+        said = self.tables.announced(stretch)
+        marks = [version for version, at in said if not self.ordered or at < position]
         newest = f"durable up to {max(marks)}" if marks else "never called durable"
         if stretch.end is None:
             end = f"epoch {stretch.epoch} has not ended"
@@ -238,7 +242,7 @@ class Dependencies:
                 return False
             key = (table.name, stretch.epoch)
             if key not in marks:
-                marks[key] = Watermarks(stretch, self.ordered, self.tables.blocks)
+                marks[key] = Watermarks(stretch, self.tables)
             at = marks[key].settled(version)
             return at == INFINITE or (self.ordered and at >= position)
 
@@ -246,19 +250,20 @@ class Dependencies:
 
 
 class Watermarks:
-    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end; under
-    Block announced after that."""
+    """From which position on a version of one epoch was durable (by receipt: stable): called so, or kept by
+    the epoch's end; under Block announced after that."""
 
     __slots__ = ("_end", "_ended_at", "_newest", "_ordered", "_positions", "_versions")
 
-    def __init__(self, stretch: Stretch, ordered: bool, blocks: bool) -> None:
+    def __init__(self, stretch: Stretch, tables: Tables) -> None:
+        ordered, blocks = tables.ordered, tables.blocks
         self._ordered = ordered
         self._end = -1 if stretch.end is None or blocks else stretch.end
-        said = list(stretch.durable)
+        said = list(tables.announced(stretch))
         later, carried = stretch.next, stretch.end
         while blocks and later is not None and carried is not None:
             carried = min(carried, later.start)  # after a loss the same numbers are other versions
-            said += [(min(version, carried), position) for version, position in later.durable]
+            said += [(min(version, carried), position) for version, position in tables.announced(later)]
             later = later.next
         self._newest = max((version for version, _ in said), default=-1)
         self._ended_at = (

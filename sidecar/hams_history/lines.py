@@ -40,6 +40,9 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 FORMAT = 2
 """Of the lines that are written now; a header that says nothing is of format 1 (history.md, "Formats")."""
 
+FORMAT_BY_RECEIPT = 3
+"""Of those where backups answer for what they have received (ADR 0013)."""
+
 
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One operator in the header. `kind`: stateful or stateless; `join`: combine, interleave or first.
@@ -61,13 +64,14 @@ class GraphLine(HistoryLine, frozen=True, kw_only=True, tag="graph"):
 
     `ordered`: the lines have one global order, as the simulation has. `mode`: of replication. `blocks`:
     nothing is durable that one instance alone holds, an ended epoch's version neither before it is announced
-    again.
+    again. `by_receipt`: `stable` lines say what counts of a dependency, and an end may go back.
     """
 
     operators: dict[str, OperatorEntry]
     format: int = 1
     mode: str | None = None
     blocks: bool = False
+    by_receipt: bool = False
     id: str | None = None
     ordered: bool = False
     want: int | dict[str, int] | None = None
@@ -137,6 +141,16 @@ class ApplyLine(HistoryLine, frozen=True, kw_only=True, tag="apply"):
 
 class DurableLine(HistoryLine, frozen=True, kw_only=True, tag="durable"):
     """A version became durable; written by the primary before anyone is told."""
+
+    i: str
+    gen: int
+    op: str
+    epoch: int
+    version: int
+
+
+class StableLine(HistoryLine, frozen=True, kw_only=True, tag="stable"):
+    """The whole ack set has received a version; written by the primary before anyone is told."""
 
     i: str
     gen: int
@@ -236,6 +250,7 @@ Line = (
     | ExecLine
     | ApplyLine
     | DurableLine
+    | StableLine
     | FailoverLine
     | TakeoverLine
     | ReplyLine

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import inf
 
 from hams_history.lines import (
-    FORMAT,
+    FORMAT_BY_RECEIPT,
     ApplyLine,
     CallLine,
     CompleteLine,
@@ -27,6 +27,7 @@ from hams_history.lines import (
     OperatorEntry,
     ReplyLine,
     RetLine,
+    StableLine,
 )
 from hams_history.report import Findings
 
@@ -68,6 +69,7 @@ class Stretch:
         "next",
         "prev",
         "seqs",
+        "stable",
         "start",
         "units",
     )
@@ -87,12 +89,13 @@ class Stretch:
         self.units: dict[int, Exec] = {}
         self.seqs: list[int] = []
         self.durable: list[tuple[int, int]] = []
+        self.stable: list[tuple[int, int]] = []
         self.mark = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether its primary did nothing that anybody knows of."""
-        return not (self.units or self.durable)
+        return not (self.units or self.durable or self.stable)
 
     def owner(self, version: int) -> "Stretch":
         """The stretch that `version`, named in this epoch, belongs to: everything up to `start` was taken
@@ -162,6 +165,7 @@ class Tables:
         self.header: GraphLine | None = None
         self.ordered = False
         self.blocks = False
+        self.by_receipt = False
         self.waits = True
         self.replays = False
         self.operators: dict[str, OperatorTable] = {}
@@ -201,10 +205,12 @@ class Tables:
         self.header = header
         self.ordered = header.ordered
         self.blocks = header.blocks
+        self.by_receipt = header.by_receipt
         self.waits = header.mode not in MODES_WITHOUT_DURABILITY
         self.replays = header.mode in MODES_THAT_REPLAY
-        if not 1 <= header.format <= FORMAT:
-            self.findings.problem(f"the format is {header.format}; formats 1 to {FORMAT} are known", position)
+        if not 1 <= header.format <= FORMAT_BY_RECEIPT:
+            known = f"formats 1 to {FORMAT_BY_RECEIPT} are known"
+            self.findings.problem(f"the format is {header.format}; {known}", position)
         for name, entry in header.operators.items():
             if entry.kind not in ("stateful", "stateless"):
                 self.findings.problem(
@@ -282,6 +288,9 @@ class Tables:
                 if (table := self._stateful(position, line.op)) is not None:
                     table.durables.append((position, line))
                     table.stretch(line.epoch).durable.append((line.version, position))
+            elif isinstance(line, StableLine):
+                if (table := self._stateful(position, line.op)) is not None:
+                    table.stretch(line.epoch).stable.append((line.version, position))
             elif isinstance(line, LogLine):
                 self.logs.setdefault(line.req, []).append((position, line))
             elif isinstance(line, ReplyLine):
@@ -429,6 +438,10 @@ class Tables:
         epochs = [line.epoch for _, line in self.logs.get(request, ()) if line.epoch is not None]
         return not epochs or min(epochs) <= lost
 
+    def announced(self, stretch: Stretch) -> list[tuple[int, int]]:
+        """(version, position) of what was said in an epoch that counts for who depends on it."""
+        return stretch.stable if self.by_receipt else stretch.durable
+
     # ---- epochs of a stateful operator ----
 
     def _chain(self, table: OperatorTable) -> None:
@@ -522,7 +535,7 @@ class Tables:
         elif before is not None and (said := self._said_later(table, epoch)) is not None:
             stretch.began, stretch.start, stretch.gen = said[0], said[1].end, said[1].gen
             for position, line in table.applies:
-                if line.epoch == epoch and line.version != stretch.start:
+                if line.epoch == epoch and line.version != stretch.start and not self.by_receipt:
                     why = (
                         f"epoch {said[1].epoch} says that it began at {stretch.start}, and its primary did "
                         "nothing"

@@ -63,7 +63,12 @@ class Visibility:
             mark, start = stretch.mark, stretch.start
             if stretch.prev is not None:
                 stretch.prev.mark = max(stretch.prev.mark, min(mark, start))
-            if stretch.prev is not None and start < stretch.prev.start and not self._exempt(table, stretch):
+            if (
+                stretch.prev is not None
+                and start < stretch.prev.start
+                and not self.tables.by_receipt  # an end may go back; not below what was durable
+                and not self._exempt(table, stretch)
+            ):
                 self._end_decreases(table, stretch, stretch.prev)
             self._whole_batches(table, stretch)
             newest = 0

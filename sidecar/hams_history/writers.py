@@ -12,6 +12,7 @@ from hams_history.lines import (
     Line,
     LogLine,
     ReplyLine,
+    StableLine,
     TakeoverLine,
 )
 from hams_history.report import Findings
@@ -85,6 +86,8 @@ class OneWriter:
             self._act(position, (line.op, None), line.epoch, line.gen, line.i, None)
         elif isinstance(line, DurableLine):
             self._act(position, (line.op, None), line.epoch, line.gen, line.i, "called versions durable")
+        elif isinstance(line, StableLine):
+            self._act(position, (line.op, None), line.epoch, line.gen, line.i, "called versions stable")
         elif isinstance(line, LogLine):
             if (
                 line.epoch is not None

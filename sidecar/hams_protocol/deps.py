@@ -30,3 +30,8 @@ def merge(vectors: Iterable[Deps]) -> Deps:
             if held is None or (held.epoch, held.seq) < (dep.epoch, dep.seq):
                 newest[dep.op] = dep
     return tuple(newest[op] for op in sorted(newest)) if len(newest) > 1 else tuple(newest.values())
+
+
+def others(deps: Deps, name: str) -> Deps:
+    """A state's dependencies on the states of other operators than its own."""
+    return tuple(dep for dep in deps if dep.op != name)

@@ -203,6 +203,16 @@ class NoteDurable:
 
 
 @frozen
+class NoteStable:
+    """history.md: a version was received by the whole ack set, before anyone is told (ADR 0013)."""
+
+    op: str
+    generation: int
+    epoch: int
+    version: int
+
+
+@frozen
 class NoteLog:
     """history.md: an entry was committed in a shard's log, before injection."""
 
@@ -266,7 +276,17 @@ class NoteLost:
     why: str
 
 
-Note = NoteExec | NoteApply | NoteDurable | NoteLog | NoteReply | NoteComplete | NoteFailover | NoteLost
+Note = (
+    NoteExec
+    | NoteApply
+    | NoteDurable
+    | NoteStable
+    | NoteLog
+    | NoteReply
+    | NoteComplete
+    | NoteFailover
+    | NoteLost
+)
 Effect = (
     Send
     | Propose

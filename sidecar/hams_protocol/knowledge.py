@@ -22,7 +22,11 @@ from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
 class Status(enum.IntEnum):
     """Of a dependency; of a vector, the worst of its entries: what is orphan is so for ever, whatever else it
-    depends on."""
+    depends on.
+
+    Where backups answer for what they have received, an entry is called so that is stable or within an end,
+    and only a whole vector of such entries is durable (ADR 0013).
+    """
 
     DURABLE = 0
     PENDING = 1
@@ -40,7 +44,10 @@ class Knowledge:
         self.completed = CompletionSet()
         self.deadlines = Deadlines()
         self.determinants = KnownDeterminants(self.completed.__contains__)
-        self._replays = ModePolicy.of(graph.data.mode).replays
+        policy = ModePolicy.of(graph.data.mode)
+        self._replays = policy.replays
+        self._by_receipt = policy.by_receipt
+        self._told: Deps | None = ()
         self._durable: dict[str, Dep] = {}
         self._marks: dict[str, dict[int, int]] = {}
         self._sets: dict[str, ReplicaSet] = {}
@@ -65,6 +72,7 @@ class Knowledge:
         for item in topology.sets:
             self._learn_ends(item)
         # An end is exact where a watermark was a lower bound, so the marks of ended epochs go.
+        self._told = None
         for name, marks in self._marks.items():
             epoch = self.set_of(name).epoch
             for ended in [item for item in marks if item < epoch]:
@@ -140,6 +148,8 @@ class Knowledge:
             if held is None or held.epoch <= dep.epoch:
                 self._durable[dep.op] = dep
             risen.append(dep.op)
+        if risen:
+            self._told = None
         return risen
 
     def _stored(self, dep: Dep) -> bool:
@@ -155,6 +165,18 @@ class Knowledge:
     def watermark(self, op: str) -> Dep | None:
         """The newest version of `op` known to be durable by an announcement."""
         return self._durable.get(op)
+
+    def marks(self) -> Deps:
+        """What rides on a token where nobody is told of watermarks unasked but who waits (ADR 0013)."""
+        if not self._by_receipt:
+            return ()
+        if self._told is None:
+            self._told = tuple(
+                self._durable[op]
+                for op in sorted(self._durable)
+                if self._durable[op].epoch >= self.set_of(op).epoch
+            )
+        return self._told
 
     def status_of(self, dep: Dep) -> Status:
         """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance

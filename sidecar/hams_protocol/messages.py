@@ -182,13 +182,17 @@ class Token:
 @frozen
 class Deliver:
     """A token for `target`, by the present owner of `token.source` in `epoch` (set or slot epoch; shard epoch
-    for FRONTEND)."""
+    for FRONTEND).
+
+    `marks`: where backups answer for what they have received, the watermarks that the sender knows.
+    """
 
     target: str
     epoch: int
     token: Token
     attempts: int = 0
     """0: fresh. n + 1: an owner died that had it, and n owners died running it alone (poison, section 3)."""
+    marks: Deps = ()
 
 
 @frozen
@@ -312,7 +316,7 @@ class Leave:
 @frozen
 class Durable:
     """Durable watermarks, coalesced: each `Dep` says that this version, and all before it in that epoch, are
-    durable."""
+    durable; where backups answer for what they have received, that they are stable (ADR 0013)."""
 
     versions: tuple[Dep, ...]
 
@@ -661,11 +665,20 @@ class Freeze:
 
 
 @frozen
+class RetainedVersion:
+    """A record that its holder could go back to."""
+
+    version: int
+    deps: Deps
+
+
+@frozen
 class FreezeAnswer:
     """`applied`: the newest applied version (a shard: last log index); None: this instance holds nothing of
     the set.
 
-    A former primary reports its newest retained record with only durable dependencies.
+    A former primary reports its newest retained record with only durable dependencies. `retained`: where
+    backups answer for what they have received, all versions held, newest first; `applied` is the newest.
     """
 
     attempt: int
@@ -674,14 +687,7 @@ class FreezeAnswer:
     epoch: int
     applied: int | None
     chain: str = ""
-
-
-@frozen
-class RetainedVersion:
-    """A record a primary could roll back to."""
-
-    version: int
-    deps: Deps
+    retained: tuple[RetainedVersion, ...] = ()
 
 
 @frozen

@@ -3,7 +3,7 @@
 A machine asks its policy; it never compares mode names. Further modes are further rows.
 """
 
-from hams_protocol.frozen import frozen
+from hams_protocol.frozen import frozen, replaced
 from hams_protocol.graph import Graph, Mode
 
 
@@ -18,6 +18,8 @@ class ModePolicy:
     store, which makes it durable; a new primary runs again what came after, as tokens and replies tell
     (`determinants`). `reply_entry_early`: a reply's entry goes into the log as soon as its tokens are there,
     with what it depends on, and counts once that is durable (ADR 0040); only where `waits_for_durable`.
+    `by_receipt`: a backup answers for what it has received, and what is durable is told by the vector (ADR
+    0013). No mode does, but in trials.
     """
 
     replicates: bool
@@ -27,6 +29,7 @@ class ModePolicy:
     stops_to_copy: bool = False
     replays: bool = False
     reply_entry_early: bool = False
+    by_receipt: bool = False
 
     @staticmethod
     def of(mode: Mode) -> "ModePolicy":
@@ -48,6 +51,12 @@ _POLICIES = {
     ),
     Mode.NONE: ModePolicy(replicates=False, retains=False, waits_for_durable=False),
 }
+
+
+def try_by_receipt(on: bool) -> None:
+    """Whether `NonStop` goes by receipt in what this process builds from now on. For trials (ADR 0013): no
+    graph can ask for it."""
+    _POLICIES[Mode.NON_STOP] = replaced(_POLICIES[Mode.NON_STOP], by_receipt=on)
 
 
 def is_run_again(graph: Graph, name: str) -> bool:

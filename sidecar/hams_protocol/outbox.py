@@ -250,7 +250,8 @@ class Outbox(Timed):
         self._unheld.append((entry.due, entry))
         if owner is None or sending_epoch is None:
             return False
-        self._ctx.send(owner, Deliver(entry.target, sending_epoch, self._as_it_leaves(entry), entry.attempts))
+        token, marks = self._as_it_leaves(entry), self._knowledge.marks()
+        self._ctx.send(owner, Deliver(entry.target, sending_epoch, token, entry.attempts, marks))
         return True
 
     def _as_it_leaves(self, entry: Retained) -> Token:

@@ -245,11 +245,14 @@ class Vertex(ABC):
         """Judge a token, then acknowledge and join it."""
         token = message.token
         knowledge = self.knowledge
+        if not again and token.request not in knowledge.completed:
+            # its budget counts from its arrival, however long it is undecided
+            knowledge.deadlines.learn(token.request, token.meta.budget_s, self.ctx.now)
+        if message.marks and not again:
+            self._announced(sender, Durable(message.marks))
         if token.request in knowledge.completed:
             self._acknowledge(sender, message, token.value_id)
             return
-        if not again:  # its budget counts from its arrival, however long it is undecided
-            knowledge.deadlines.learn(token.request, token.meta.budget_s, self.ctx.now)
         epoch = knowledge.source_epoch(token.source, token.request)
         if message.epoch < epoch:
             if not again:

@@ -75,6 +75,8 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         parser.error("argument --random-models: only a mode that runs lost states again counts on others")
     if options.early_replies and replays:
         parser.error(f"argument --early-replies: in mode {options.mode} no reply waits for a state")
+    if options.by_receipt and options.mode not in ("", Mode.NON_STOP.value):
+        parser.error(f"argument --by-receipt: only NonStop goes by receipt; found --mode {options.mode}")
     return options
 
 
@@ -141,6 +143,11 @@ def _add_ways(parser: _Parser) -> None:
         "--random-models",
         action="store_true",
         help="in a mode that runs lost states again: models that compute something else each time",
+    )
+    parser.add_argument(
+        "--by-receipt",
+        action="store_true",
+        help="backups answer for what they have received, not for what they have applied (ADR 0013)",
     )
     parser.add_argument(
         "--early-replies",

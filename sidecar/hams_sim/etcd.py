@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hams_protocol.effects import Propose
 from hams_protocol.events import CasSettled, CasUnknown, Member, MembersChanged, TopologyLearnt
-from hams_protocol.topology import Topology
+from hams_protocol.topology import ReplicaSet, Topology
 from hams_sim import limits
 from hams_sim.errors import Broken
 
@@ -156,6 +156,10 @@ class Etcd:
                 known = self.ends.setdefault(old.name, {})
                 below = [value for epoch, value in known.items() if old.restarted_in - 1 <= epoch < old.epoch]
                 if below and end < max(below) and new.restarted_in == old.restarted_in:
+                    self.world.seen("an end went back")
+                if self.world.by_receipt and old.name in self.world.graph.operators:
+                    below = self._called_durable(old)
+                if below and end < max(below) and new.restarted_in == old.restarted_in:
                     raise Broken(
                         "I3",
                         f"{node.id} ended epoch {old.epoch} of {old.name} at {end}, below an earlier end "
@@ -175,6 +179,15 @@ class Etcd:
                     and slot.epoch
                 ):
                     raise Broken("I5", f"{node.id} moved slot {number} of {table.op} without a new epoch")
+
+    def _called_durable(self, item: ReplicaSet) -> list[int]:
+        """By receipt an end may go back, but never below what was durable (ADR 0013)."""
+        durable = self.world.recorder.durable
+        return [
+            version
+            for (op, epoch), version in durable.items()
+            if op == item.name and item.restarted_in <= epoch <= item.epoch
+        ]
 
     # -- members ---------------------------------------------------------------------------------------------
 

@@ -184,6 +184,15 @@ class LossJudge:
         world = self._world
         return world.now - world.etcd.registered_at.get(node.id, world.now)
 
+    def _durable_by_receipt(self, machine: StatefulMachine, copy: StateCopy) -> int:
+        """A backup may know that a version is durable before its primary says so: it is stable, and so is all
+        that it depends on."""
+        version = machine.store.find(copy.version)
+        deps = () if version is None else version.record.deps
+        good = all(self._world.truth.is_durable(dep) for dep in deps if dep.op != copy.op)
+        stable = self._world.recorder.stable.get((copy.op, copy.epoch), -1)
+        return copy.version if good and copy.version <= stable else -1
+
     def written(self, node: "Node", copy: StateCopy) -> None:
         """A checkpoint is to be written: of a durable version, the newest known to be so, with everything
         that version has consumed."""
@@ -196,12 +205,17 @@ class LossJudge:
             durable = max(durable, world.etcd.ends[copy.op].get(copy.epoch, -1))
         if world.replays:
             durable = copy.version  # that makes it so
-        if copy.version > durable:
-            raise Broken("I1", f"{at} as a checkpoint, but only {durable} is durable")
         machine = node.machine
         assert isinstance(machine, StatefulMachine)
+        if world.by_receipt:
+            durable = max(durable, self._durable_by_receipt(machine, copy))
+        if copy.version > durable:
+            raise Broken("I1", f"{at} as a checkpoint, but only {durable} is durable")
         mark = machine.knowledge.watermark(copy.op)
-        known = -1 if mark is None or mark.epoch != copy.epoch else min(mark.seq, machine.version)
+        version = machine.version if machine.backup is None else machine.backup.applied
+        if world.by_receipt and machine.primary is not None:
+            version = machine.primary.durable
+        known = -1 if mark is None or mark.epoch != copy.epoch else min(mark.seq, version)
         newer = (
             []
             if world.replays

@@ -18,6 +18,7 @@ from hams_protocol.effects import (
     NoteLog,
     NoteLost,
     NoteReply,
+    NoteStable,
 )
 from hams_protocol.graph import shard_name
 from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
@@ -56,6 +57,7 @@ class Recorder:
         self.logged: dict[RequestId, float] = {}
         self.complete: set[RequestId] = set()
         self.durable: dict[tuple[str, int], int] = {}
+        self.stable: dict[tuple[str, int], int] = {}
         self.replies: dict[object, NoteReply] = {}
         self.fan_values: dict[tuple[str, UnitId], list[ValueId]] = {}
         self.delivered: set[tuple[InstanceId, ValueId]] = set()
@@ -194,6 +196,13 @@ class Recorder:
         self.world.truth.check_durable(node, note)
         key = (note.op, note.epoch)
         self.durable[key] = max(note.version, self.durable.get(key, -1))
+        self.lines.append(line_of(note, node.id))
+
+    def made_stable(self, node: "Node", note: NoteStable) -> None:
+        """A version is called stable: every in-sync backup, as etcd knows them, holds it."""
+        self.world.truth.check_stable(node, note)
+        key = (note.op, note.epoch)
+        self.stable[key] = max(note.version, self.stable.get(key, -1))
         self.lines.append(line_of(note, node.id))
 
     def log(self, node: "Node", note: NoteLog) -> None:

@@ -22,7 +22,18 @@ from hams_sim.shrink import shrink
 from hams_sim.simulate import NOT_REPLAYED, PLAIN, HistoryOutcome, Spec
 from hams_sim.workers import Worker, WorkerDied, run_all
 
-DECIDES = ("seed", "shape", "fault", "mutant", "drop", "mode", "policy", "random_models", "early_replies")
+DECIDES = (
+    "seed",
+    "shape",
+    "fault",
+    "mutant",
+    "drop",
+    "mode",
+    "policy",
+    "random_models",
+    "early_replies",
+    "by_receipt",
+)
 """The options that decide what histories are, beside the core's sources: a chunk of others is not done."""
 
 HISTORIES = 1000
@@ -59,6 +70,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
             options.policy,
             options.random_models,
             options.early_replies,
+            options.by_receipt,
         )
 
 

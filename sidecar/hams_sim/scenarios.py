@@ -13,6 +13,7 @@ from hams_sim.faults import Fault
 from hams_sim.late import LATE
 from hams_sim.logs_and_losses import LOGS_AND_LOSSES
 from hams_sim.moments import MOMENTS
+from hams_sim.receipts import RECEIPTS
 from hams_sim.replacements import REPLACEMENTS
 from hams_sim.scene import CHAINS, DEEP, FANS, Scenario, flushed, kill, stateful, stateless
 from hams_sim.succession.plan import SHAPES
@@ -259,4 +260,4 @@ SCENARIOS: dict[str, Scenario] = {
 CHANGES = {name: Scenario(kinds.title, SHAPES, none) for name, kinds in KINDS.items()}
 """Changes of shape draw their faults by themselves (`hams_sim.succession.plan`)."""
 
-SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | CHANGES
+SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | RECEIPTS | CHANGES

@@ -24,7 +24,7 @@ from hams_protocol.graph import (
     WhenUnprotected,
 )
 from hams_protocol.limits import copy_ask_after_s
-from hams_protocol.modes import ModePolicy
+from hams_protocol.modes import ModePolicy, try_by_receipt
 from hams_sim import limits
 from hams_sim.checks import (
     answered,
@@ -92,7 +92,8 @@ NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.
 class Spec:
     """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one
     kind or a row of faults.md; `mode`, if it is given, for a mode of replication, `policy` for a scheduling
-    policy; `early_replies`: entries of replies do not wait for what they depend on (ADR 0040)."""
+    policy; `early_replies`: entries of replies do not wait for what they depend on (ADR 0040); `by_receipt`:
+    backups answer for what they have received (ADR 0013)."""
 
     seed: int
     shape: str
@@ -104,6 +105,7 @@ class Spec:
     policy: str = ""
     random_models: bool = False
     early_replies: bool = False
+    by_receipt: bool = False
 
     def command(self) -> str:
         """The command that replays this history."""
@@ -117,6 +119,7 @@ class Spec:
         text += f" --policy {self.policy}" if self.policy else ""
         text += " --random-models" if self.random_models else ""
         text += " --early-replies" if self.early_replies else ""
+        text += " --by-receipt" if self.by_receipt else ""
         return text + (f" --drop {','.join(drops)}" if drops else "")
 
 
@@ -339,6 +342,7 @@ def _spoil(rng: Random, calls: list[Call], behaviours: dict[str, Behaviour]) -> 
 
 def simulate(spec: Spec, trace: object = None) -> HistoryOutcome:
     """Run one history and judge it."""
+    try_by_receipt(spec.by_receipt)
     if spec.fault in KINDS:
         return _simulate_change(spec)
     plan = make_plan(spec)

@@ -8,7 +8,7 @@ Single steps are judged here by the truth, at the moment at which they happen; w
 from typing import TYPE_CHECKING
 
 from hams_protocol.deps import Dep
-from hams_protocol.effects import BatchUnit, NoteDurable
+from hams_protocol.effects import BatchUnit, NoteDurable, NoteStable
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.ids import InstanceId
@@ -29,6 +29,10 @@ def keeper_of(node: Node) -> Keeper:
     """What an instance holds for operators that are not its own."""
     assert isinstance(node.machine, StatefulMachine | StatelessMachine | FrontendMachine)
     return node.machine.keeper
+
+
+def _said(note: NoteDurable | NoteStable) -> str:
+    return "durable" if isinstance(note, NoteDurable) else "stable"
 
 
 class Truth:
@@ -196,10 +200,8 @@ class Truth:
             stored = [version for (op, _), version in world.recorder.durable.items() if op == dep.op]
             return dep.seq <= max(stored, default=-1)
         replica_set = world.etcd.topology.find(dep.op)
-        announced = [
-            world.recorder.durable.get((dep.op, epoch), -1)
-            for epoch in range(dep.epoch, replica_set.epoch + 1)
-        ]
+        said = world.recorder.stable if world.by_receipt else world.recorder.durable
+        announced = [said.get((dep.op, epoch), -1) for epoch in range(dep.epoch, replica_set.epoch + 1)]
         if dep.epoch >= replica_set.epoch:
             return bool(announced) and dep.seq <= announced[0]
         end = world.etcd.ends.get(dep.op, {}).get(dep.epoch, -1)
@@ -229,8 +231,28 @@ class Truth:
                     f"but that ended at {end}",
                 )
             return
+        if self._world.by_receipt:
+            self._check_was_stable(node, note)
+        else:
+            self._check_held(node, note, replica_set)
+
+    def check_stable(self, node: Node, note: NoteStable) -> None:
+        """What is called stable is held by every in-sync backup that etcd names, and by its keepers (ADR
+        0013)."""
+        replica_set = self._world.etcd.topology.find(note.op)
+        if replica_set.epoch == note.epoch:
+            self._check_held(node, note, replica_set)
+
+    def _check_was_stable(self, node: Node, note: NoteDurable) -> None:
+        stable = self._world.recorder.stable.get((note.op, note.epoch), -1)
+        if note.version > stable:
+            raise Broken(
+                "I1", f"{node.id} calls version {note.version} of {note.op} durable, stable is {stable}"
+            )
+
+    def _check_held(self, node: Node, note: NoteDurable | NoteStable, replica_set: ReplicaSet) -> None:
         for peer in replica_set.in_sync:
-            self._check_holds(node, note, replica_set, self._world.nodes[peer])
+            self._check_holds(node, note, self._world.nodes[peer])
         for peer in replica_set.keepers:
             self._check_keeps(node, note, self._world.nodes[peer])
         if (
@@ -238,27 +260,28 @@ class Truth:
             and self._world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
         ):
             raise Broken(
-                "I1", f"{node.id} calls version {note.version} of {note.op} durable alone under Block"
+                "I1", f"{node.id} calls version {note.version} of {note.op} {_said(note)} alone under Block"
             )
 
-    def _check_holds(self, node: Node, note: NoteDurable, replica_set: ReplicaSet, peer: Node) -> None:
+    def _check_holds(self, node: Node, note: NoteDurable | NoteStable, peer: Node) -> None:
         machine = peer.machine
         assert isinstance(machine, StatefulMachine)
         if machine.version < note.version and machine.epoch == note.epoch:
             raise Broken(
                 "I1",
-                f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has "
+                f"{node.id} calls version {note.version} of {note.op} {_said(note)}; {peer.id}, in sync, has "
                 f"{machine.version}",
             )
 
-    def _check_keeps(self, node: Node, note: NoteDurable, peer: Node) -> None:
+    def _check_keeps(self, node: Node, note: NoteDurable | NoteStable, peer: Node) -> None:
         if not peer.alive:
             return
         held = keeper_of(peer).states.get(note.op)
-        if held is None or (held.epoch == note.epoch and held.backup.applied < note.version):
-            has = "nothing" if held is None else held.backup.applied
+        if held is None or (held.epoch == note.epoch and held.backup.counted < note.version):
+            has = "nothing" if held is None else held.backup.counted
             raise Broken(
-                "I1", f"{node.id} calls version {note.version} of {note.op} durable; {peer.id} keeps {has}"
+                "I1",
+                f"{node.id} calls version {note.version} of {note.op} {_said(note)}; {peer.id} keeps {has}",
             )
 
     def may_hurt(self, node: Node) -> bool:
@@ -336,7 +359,7 @@ class Truth:
             (version.number for version in machine.store.versions if version.state is not None), default=-1
         )
         held = keeper_of(keeper).states.get(item.name)
-        if held is not None and held.backup.applied >= end:
+        if held is not None and held.backup.counted >= end:
             return True
         self._world.seen("a keeper that lacks the end is no holder")
         return False

@@ -26,6 +26,7 @@ def spec_from(text: str) -> tuple[Spec, str]:
         raw.get("policy", ""),
         raw.get("random_models", False),
         raw.get("early_replies", False),
+        raw.get("by_receipt", False),
     )
     return spec, raw.get("mutant", "")
 
@@ -44,6 +45,7 @@ def spec_to(spec: Spec, mutant: str) -> str:
             "policy": spec.policy,
             "random_models": spec.random_models,
             "early_replies": spec.early_replies,
+            "by_receipt": spec.by_receipt,
             "mutant": mutant,
         }
     )

@@ -27,6 +27,7 @@ from hams_protocol.effects import (
     NoteLog,
     NoteLost,
     NoteReply,
+    NoteStable,
     PreloadState,
     Propose,
     ReadCheckpoint,
@@ -154,6 +155,7 @@ class World:
         self.graph = graph
         self.early_replies = False
         self.replays = ModePolicy.of(graph.data.mode).replays
+        self.by_receipt = ModePolicy.of(graph.data.mode).by_receipt
         self.deterministic = False
         self.clock = Clock() if clock is None else clock
         self.at = self.clock.at
@@ -229,6 +231,7 @@ class World:
             NoteExec: recorder.exec,
             NoteApply: recorder.apply,
             NoteDurable: recorder.made_durable,
+            NoteStable: recorder.made_stable,
             NoteLog: recorder.log,
             NoteReply: recorder.reply,
             NoteComplete: recorder.completed,

@@ -6,6 +6,7 @@ from typing import Any
 
 from hams_history.lines import (
     FORMAT,
+    FORMAT_BY_RECEIPT,
     ApplyLine,
     CompleteLine,
     DurableLine,
@@ -17,6 +18,7 @@ from hams_history.lines import (
     LostLine,
     OperatorEntry,
     ReplyLine,
+    StableLine,
     TakeoverLine,
 )
 from hams_protocol.effects import (
@@ -29,10 +31,12 @@ from hams_protocol.effects import (
     NoteLog,
     NoteLost,
     NoteReply,
+    NoteStable,
 )
 from hams_protocol.graph import GraphData, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.keys import own_part
+from hams_protocol.modes import ModePolicy
 
 SHARD_PREFIX = "F/"
 
@@ -49,14 +53,16 @@ def header_of(data: GraphData, ordered: bool = False) -> GraphLine:
         )
         for op in data.operators
     }
+    by_receipt = ModePolicy.of(data.mode).by_receipt
     return GraphLine(
-        format=FORMAT,
+        format=FORMAT_BY_RECEIPT if by_receipt else FORMAT,
         id=data.uid,
         ordered=ordered,
         operators=operators,
         want={op.name: op.backups for op in data.operators if op.stateful},
         mode=data.mode.value,
         blocks=data.recovery.when_unprotected is WhenUnprotected.BLOCK,
+        by_receipt=by_receipt,
     )
 
 
@@ -103,6 +109,12 @@ def _apply(note: NoteApply, instance: InstanceId, at: float | None) -> Line:
 
 def _durable(note: NoteDurable, instance: InstanceId, at: float | None) -> Line:
     return DurableLine(
+        at=at, i=instance, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version
+    )
+
+
+def _stable(note: NoteStable, instance: InstanceId, at: float | None) -> Line:
+    return StableLine(
         at=at, i=instance, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version
     )
 
@@ -157,6 +169,7 @@ _LINES: dict[type, Callable[[Any, InstanceId, float | None], Line]] = {
     NoteExec: _exec,
     NoteApply: _apply,
     NoteDurable: _durable,
+    NoteStable: _stable,
     NoteLog: _log,
     NoteComplete: _complete,
     NoteFailover: _failover,

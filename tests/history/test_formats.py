@@ -62,8 +62,8 @@ def test_a_header_says_mode_policy_and_required_inputs() -> None:
 
 
 def test_a_format_of_the_future_is_not_judged_as_if_it_were_known() -> None:
-    problems = check([msgspec.structs.replace(ONE, format=3)]).problems
-    assert [item.message for item in problems] == ["the format is 3; formats 1 to 2 are known"]
+    problems = check([msgspec.structs.replace(ONE, format=4)]).problems
+    assert [item.message for item in problems] == ["the format is 4; formats 1 to 3 are known"]
 
 
 # ---- losses ----

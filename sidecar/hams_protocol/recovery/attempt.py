@@ -26,7 +26,9 @@ from hams_protocol.messages import (
     RetainedVersion,
     TopologyNews,
 )
+from hams_protocol.modes import ModePolicy
 from hams_protocol.recovery import assign
+from hams_protocol.recovery.survival import Survival
 from hams_protocol.topology import ReplicaSet, Topology
 
 
@@ -37,6 +39,7 @@ class Move:
         "answers",
         "asked",
         "asked_former",
+        "choices",
         "decided",
         "end",
         "in_sync",
@@ -60,6 +63,8 @@ class Move:
         self.joining: tuple[InstanceId, ...] = ()
         self.keepers: tuple[InstanceId, ...] = ()
         self.retained: tuple[RetainedVersion, ...] = ()
+        self.choices: tuple[RetainedVersion, ...] | None = None
+        """What it may go on from, newest first, where that is sought anew with each answer (`Survival`)."""
         self.rolls_back = False
         """Its primary goes back by itself, and `asked` are its keepers: whether they hold the end."""
 
@@ -121,6 +126,8 @@ class Attempt:
         self.lost: set[str] = set()
         self.put_off: set[str] = set()
         self._patient = frozenset(patient)
+        self._by_receipt = ModePolicy.of(graph.data.mode).by_receipt
+        self._survival = Survival(topology, self._moves, self.lost)
         self.hopeless = False
 
     # -- questions -------------------------------------------------------------------------------------------
@@ -212,7 +219,9 @@ class Attempt:
         if move is None or sender not in move.missing or move.asked[sender] != answer.attempt:
             return
         move.answers[sender] = answer
-        if move.rolls_back:
+        if move.rolls_back and self._by_receipt:
+            self._settle()
+        elif move.rolls_back:
             # A keeper that lacks the end is left behind: in the next epoch it would count as a holder of it.
             if answer.applied is not None and answer.applied >= move.end:
                 move.keepers = (*move.keepers, sender)
@@ -267,7 +276,11 @@ class Attempt:
         for move in list(self._moves.values()):
             if instance in move.missing:
                 del move.asked[instance]
-                if not move.decided and len(move.answers) == len(move.asked):
+                if move.decided or len(move.answers) != len(move.asked):
+                    continue
+                if move.rolls_back:
+                    self._settle()
+                else:
                     self._decide(move)
 
     def waiting_for(self) -> set[InstanceId]:
@@ -332,11 +345,24 @@ class Attempt:
         # A version above the lowest one is missing somewhere in the ack set, so it was never called durable.
         # An end below it would undo what was.
         move.end = min(held.values())
+        if self._by_receipt and move.old.name in self._graph.operators:
+            least = move.primary if replicas else min(held, key=lambda instance: (held[instance], instance))
+            move.choices = tuple(item for item in move.answers[least].retained if item.version <= move.end)
+            self._settle()
+            return
+        self._share_out(move, list(held))
+        move.decided = True
+        self._fence_downstream()
+
+    def _share_out(self, move: Move, holders: list[InstanceId]) -> None:
+        """Who of those that hold the end gets which role; who lacks it joins."""
+        assert move.primary is not None, "somebody goes on"
+        held = {move.primary, *holders}
+        replicas = [instance for instance in sorted(holders) if instance not in move.old.keepers]
         move.in_sync = tuple(instance for instance in replicas if instance != move.primary)
         knows_keepers = move.primary in self._members and self._members[move.primary].keeps
         if knows_keepers and not move.in_sync:
-            move.keepers = tuple(instance for instance in sorted(held) if instance in move.old.keepers)
-        held[move.primary] = move.end
+            move.keepers = tuple(instance for instance in sorted(holders) if instance in move.old.keepers)
         left_out = [instance for instance in (*move.old.in_sync, *move.old.joining) if instance not in held]
         old_primary = move.old.primary
         if old_primary is not None and old_primary not in self.topology.revoked and old_primary not in held:
@@ -346,8 +372,6 @@ class Attempt:
             else:
                 left_out.append(old_primary)
         move.joining = self._living(left_out)
-        move.decided = True
-        self._fence_downstream()
 
     def _roll_back(self, answer: FenceAnswer) -> None:
         """No backup to go to: the primary goes back to its newest retained record **with only durable
@@ -355,6 +379,11 @@ class Attempt:
         self._rollbacks.pop(answer.name, None)
         self._fences.pop(answer.name, None)
         move = self._moves[answer.name] = Move(self.topology.find(answer.name))
+        if self._by_receipt:
+            move.primary, move.choices = move.old.primary, answer.retained
+            self._freeze_keepers(move)
+            self._settle()
+            return
         move.decided = True
         chosen = next((item.version for item in answer.retained if self._is_safe(item)), None)
         if chosen is None:
@@ -364,6 +393,25 @@ class Attempt:
         move.joining = self._living([*move.old.in_sync, *move.old.joining])
         self._freeze_keepers(move)
         self._fence_downstream()
+
+    def _settle(self) -> None:
+        """By receipt: somebody has told what there is to go on from, and the ends upstream of others may have
+        sunk with that."""
+        self._survival.settle()
+        self._fence_downstream()
+
+    def _settled(self, move: Move) -> None:
+        """By receipt: the end is known for good, and so is who holds it."""
+        holders = [
+            instance
+            for instance, answer in sorted(move.answers.items())
+            if any(item.version == move.end for item in answer.retained)
+        ]
+        if move.rolls_back:
+            move.keepers = tuple(holders)
+            move.joining = self._living([*move.old.in_sync, *move.old.joining])
+        else:
+            self._share_out(move, holders)
 
     def _freeze_keepers(self, move: Move) -> None:
         """A keeper that holds the end stays: the primary may die before the commit, or before it has called
@@ -404,6 +452,8 @@ class Attempt:
             if name in self.lost:
                 topology = topology.with_set(replace(move.old, lost=True, joining=()))
             elif move.primary is not None:
+                if move.choices is not None:
+                    self._settled(move)
                 topology = topology.with_set(
                     assign.moved(move.old, move.primary, move.end, move.in_sync, move.joining, move.keepers)
                 )

@@ -2,7 +2,8 @@
 section 2).
 
 Invariant (I3): an applied version has only durable dependencies on other operators. Records are acknowledged
-twice: their receipt, and their apply; only the second makes a version durable.
+twice: their receipt, and their apply; only the second makes a version durable. Where receipt is enough
+(ADR 0013), a record is part of the state as soon as it is held, and acknowledged once.
 """
 
 from collections import deque
@@ -29,6 +30,7 @@ from hams_protocol.messages import (
 from hams_protocol.replica.following import Following
 from hams_protocol.replica.proposals import Proposals
 from hams_protocol.stateful.notices import ask_durable
+from hams_protocol.stateful.receipts import newest_durable
 from hams_protocol.stateful.role import Role
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
@@ -46,6 +48,7 @@ class Replica(Protocol):
     model_ready: bool
     warm: bool
     warming: bool
+    by_receipt: bool
 
     def fits(self, layout: str) -> bool:
         """Whether a state of this layout can be taken over."""
@@ -74,7 +77,7 @@ class Backup(Role):
             machine.ctx, machine.knowledge, proposals, replica_set, in_sync, self.ask_copy
         )
         newest = machine.store.newest
-        self.applied = newest.number if newest is not None and in_sync else -1
+        self.applied = newest.number if newest is not None and in_sync and not machine.by_receipt else -1
         self._held: deque[StateRecord] = deque()
         self._early: dict[int, StateRecord] = {}
         self._said = (-1, -1)
@@ -109,14 +112,22 @@ class Backup(Role):
     @property
     def received(self) -> int:
         """The newest version received in order."""
+        if self._m.by_receipt:
+            newest = self._m.store.newest
+            return -1 if newest is None else newest.number
         return self._held[-1].version if self._held else self.applied
+
+    @property
+    def counted(self) -> int:
+        """The newest version that this replica answers for: applied, or received where that is enough."""
+        return self.received if self._m.by_receipt else self.applied
 
     # -- joining ---------------------------------------------------------------------------------------------
 
     def ask_copy(self) -> None:
         """A joiner asks for the newest durable version, or, once it holds one, says again how far it has
         come."""
-        self.following.ask_copy(self.received if self.applied >= 0 else -1)
+        self.following.ask_copy(self.received)
         self._acknowledge(again=True)
 
     def _copied(self, copy: StateCopy) -> None:
@@ -168,8 +179,7 @@ class Backup(Role):
     def loaded(self, event: Loaded) -> None:
         """The model has taken a state over."""
         self._preloaded = True
-        if self.applied >= 0:
-            self._acknowledge()
+        self._acknowledge()
 
     # -- records ---------------------------------------------------------------------------------------------
 
@@ -190,7 +200,7 @@ class Backup(Role):
         if record.state is not None and record.state.defect:
             # what it holds so far is worth more than an end: its primary drops a backup that does not receive
             return
-        if self.applied < 0 or record.previous > self.received:
+        if self.received < 0 or record.previous > self.received:
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
             return
@@ -212,8 +222,18 @@ class Backup(Role):
             if state is None:
                 return False
             record = replace(record, state=state, since=-1)
-        self._held.append(record)
+        if self._m.by_receipt:
+            self._keep(record)
+        else:
+            self._held.append(record)
         return True
+
+    def _keep(self, record: StateRecord) -> None:
+        """What is received is what it may go on from: whoever holds so many versions holds a durable one."""
+        m = self._m
+        m.store.append(record, changed=record.state is not None)
+        m.lineage.add(record.units, m.knowledge.completed)
+        m.store.trim(FOREVER_VERSION, keep_at_least=m.operator.window + 2)
 
     def _whole(self, carrier: StateRecord | StateCopy) -> Payload | None:
         """The state of a record or a copy, what it does not carry being taken from the version that it is a
@@ -247,6 +267,9 @@ class Backup(Role):
         """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
         if self.following.frozen.stands:
             return
+        if self._m.by_receipt:
+            self._say_applied()
+            return
         m, before = self._m, self.applied
         name, knowledge = m.operator.name, m.knowledge
         while self._held:
@@ -273,10 +296,22 @@ class Backup(Role):
             m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 2 - len(self._held), 1))
         self._acknowledge()
 
+    def _say_applied(self) -> None:
+        """Bookkeeping, where receipt is enough: nobody waits for it, and what is pending may be gone on
+        from."""
+        m, name = self._m, self._m.operator.name
+        newest = newest_durable(m.store, m.knowledge, name, self.received)
+        version = m.store.find(newest)
+        if newest <= self.applied or version is None:
+            return
+        self.applied = newest
+        generation = m.knowledge.topology.generation
+        self._ctx.emit(NoteApply(name, generation, self._epoch, newest, version.record.chain))
+
     def _acknowledge(self, again: bool = False) -> None:
-        said = (self.received, self.applied if self.in_sync or self._preloaded else -1)
+        said = (self.received, self.counted if self.in_sync or self._preloaded else -1)
         leader = self.following.leader
-        if leader is None or self.applied < 0 or (said == self._said and not again):
+        if leader is None or self.received < 0 or (said == self._said and not again):
             return
         self._said = said
         self._ctx.send(leader, RecordAck(self._m.operator.name, self._epoch, *said, differences=True))
@@ -285,6 +320,10 @@ class Backup(Role):
 
     def resumed(self, end: int) -> None:
         """Back at the record of the end, in sync in the new epoch: say so."""
+        if self._m.by_receipt:
+            self._say_applied()
+            self._acknowledge()
+            return
         self.applied = end
         m = self._m
         chain = m.store.versions[-1].record.chain
@@ -307,7 +346,7 @@ class Backup(Role):
         """The connection to the primary stands again."""
         if peer != self.following.leader:
             return
-        if self.applied >= 0:
+        if self.received >= 0:
             self._acknowledge(again=True)
         else:
             self.ask_copy()

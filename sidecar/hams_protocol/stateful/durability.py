@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
-from hams_protocol.deps import Deps
+from hams_protocol.deps import Deps, others
 from hams_protocol.due import FOREVER, Due
-from hams_protocol.effects import NoteDurable
+from hams_protocol.effects import NoteDurable, NoteStable
 from hams_protocol.events import CheckpointWritten
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.ids import InstanceId
@@ -37,8 +37,8 @@ from hams_protocol.messages import (
 from hams_protocol.replica.leader import Leader
 from hams_protocol.replica.progress import Progress
 from hams_protocol.stateful.choice import KeeperChoice
-from hams_protocol.stateful.fences import others
 from hams_protocol.stateful.notices import Notices, ask_durable
+from hams_protocol.stateful.receipts import newest_durable
 from hams_protocol.topology import ReplicaSet, Topology, hand_over
 from hams_protocol.versions import Version
 
@@ -68,7 +68,7 @@ class Durability(Leader):
         )
         self._m = machine
         self._risky = risky
-        self.durable = -1
+        self.durable = self.stable = -1
         self.notices = Notices(machine, replica_set.epoch)
         self._choice = KeeperChoice(machine, replica_set.epoch, self.followers)
         self._choice.named()
@@ -121,8 +121,8 @@ class Durability(Leader):
 
     @property
     def watermark(self) -> int:
-        """See `Leader`."""
-        return self.durable
+        """See `Leader`. By receipt: what is stable, which who is in sync must have received."""
+        return self.stable if self._m.by_receipt else self.durable
 
     def retains(self, position: int) -> bool:
         """See `Leader`."""
@@ -265,9 +265,14 @@ class Durability(Leader):
         if self._blocks and not self.followers.some_protects:
             target = -1
         elif target is None:
-            target = self._settled()
+            target = self._ready_up_to() if m.by_receipt else self._settled()
+        may_go_back = m.primary is not None and m.primary.may_go_back
+        if m.by_receipt:
+            if not may_go_back:
+                self._is_stable(target)
+            target = newest_durable(m.store, m.knowledge, self.name, self.stable)
         self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, self._ctx.now)
-        if target <= self.durable or (m.primary is not None and m.primary.may_go_back):
+        if target <= self.durable or may_go_back:
             self._serve_joiners()
             return
         self.durable = target
@@ -277,11 +282,26 @@ class Durability(Leader):
         self._release_durable()
         m.store.trim(target)
         self._ctx.emit(NoteDurable(self.name, m.knowledge.topology.generation, self.epoch, target))
-        self.notices.announce(notice)
+        if not m.by_receipt:
+            self.notices.announce(notice)
         self._serve_joiners()
         self.wishing = True
         # This very instance may keep a state downstream, whose records wait for this version: nobody else
         # tells it.
+        m.keeper.durable_rose()
+
+    def _is_stable(self, version: int) -> None:
+        """Where backups answer for what they have received, that is what is announced: whoever holds a vector
+        can compare all of it at once (ADR 0013)."""
+        m = self._m
+        if version <= self.stable:
+            return
+        self.stable = version
+        notice = Durable((m.own_dep(self.epoch, version),))
+        m.knowledge.announce(notice)
+        self._ctx.emit(NoteStable(self.name, m.knowledge.topology.generation, self.epoch, version))
+        self.notices.announce(notice)
+        self.wishing = True
         m.keeper.durable_rose()
 
     def _serve_joiners(self) -> None:
@@ -295,6 +315,9 @@ class Durability(Leader):
         on other operators."""
         newest = self.durable
         knowledge = self._m.knowledge
+        if self._m.by_receipt:
+            ready = self._ready_up_to()
+            return max(newest, newest_durable(self._m.store, knowledge, self.name, ready))
         for version in self._m.store.versions:
             if version.state is None:
                 break
@@ -323,7 +346,7 @@ class Durability(Leader):
         self._proposed_set = None
         self.ship()
         self.advance()
-        self.notices.topology_changed(self.durable)
+        self.notices.topology_changed(self.watermark)
         for follower in list(self.followers.all.values()):
             self.consider(follower)
 
@@ -338,7 +361,7 @@ class Durability(Leader):
             if message.epoch == self.epoch:
                 self.leave_asked(sender)
         elif isinstance(message, AskDurable):
-            self.notices.asked(sender, self.durable)
+            self.notices.asked(sender, self.watermark)
 
     def _record_ack(self, sender: InstanceId, ack: RecordAck) -> None:
         if ack.epoch != self.epoch:
@@ -481,7 +504,9 @@ class Durability(Leader):
     def _ask_waiting(self) -> None:
         self._waiting_since = self._ctx.now
         primary = self._m.primary
-        for deps in ((() if primary is None else primary.deps), self._oldest_pending()):
+        newest = () if primary is None else primary.deps
+        # By receipt the newest version vouches for those before it.
+        for deps in (newest,) if self._m.by_receipt else (newest, self._oldest_pending()):
             ask_durable(self._ctx, self._m.knowledge, self.name, deps)
 
 

@@ -6,7 +6,7 @@ of everything that went into the state, so that one comparison tells whether it 
 
 from typing import TYPE_CHECKING
 
-from hams_protocol.deps import Deps, merge
+from hams_protocol.deps import Deps, merge, others
 from hams_protocol.effects import (
     Capture,
     NoteExec,
@@ -30,7 +30,6 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_protocol.stateful.durability import Durability
-from hams_protocol.stateful.fences import others
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -49,6 +48,8 @@ class Execution:
         self.seq = newest.number
         self._chain = newest.record.chain
         self.deps: Deps = ()
+        if machine.by_receipt:  # the record that it begins with need not be durable
+            self.deps = machine.knowledge.prune(others(newest.record.deps, machine.operator.name))
         self.capturing: int | None = None
 
     def execute(self, accepted: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool) -> None:

@@ -9,12 +9,13 @@ for ever. It only holds and tells: nothing is purged or rolled back before a top
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
-from hams_protocol.deps import Deps
+from hams_protocol.deps import Deps, others
 from hams_protocol.messages import (
     Fence,
     FenceAnswer,
     RetainedVersion,
 )
+from hams_protocol.stateful.receipts import survivors
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -53,6 +54,9 @@ class Fences:
         self._held = (*rest[-limits.fences_max + 1 :], fence)
         tainted = above(deps, fence)
         self.may_go_back = self.may_go_back or tainted or must_go_back
+        if m.by_receipt:
+            retained = survivors(m.store, m.knowledge, m.operator.name, settled)
+            return FenceAnswer(fence.attempt, fence.generation, fence.name, self._epoch, tainted, retained)
         retained = tuple(
             RetainedVersion(
                 version.number,
@@ -64,11 +68,6 @@ class Fences:
             if version.state is not None
         )
         return FenceAnswer(fence.attempt, fence.generation, fence.name, self._epoch, tainted, retained)
-
-
-def others(deps: Deps, name: str) -> Deps:
-    """A state's dependencies on the states of other operators than its own."""
-    return tuple(dep for dep in deps if dep.op != name)
 
 
 def above(deps: Deps, fence: Fence) -> bool:

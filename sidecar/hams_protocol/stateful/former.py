@@ -72,14 +72,16 @@ class FormerState:
         end = replica_set.end_of(self.epoch)
         return replica_set.epoch == self.epoch + 1 and end is not None and self.store.find(end) is not None
 
-    def newest(self, knowledge: Knowledge) -> Version | None:
+    def newest(self, knowledge: Knowledge, by_receipt: bool) -> Version | None:
         """What a Freeze is told: a former backup's newest applied version, a former primary's newest one with
-        only durable deps."""
+        only durable deps; the newest one of all where backups answer `by_receipt`."""
         for version in reversed(self.store.versions):
             if version.state is None:
                 continue
-            if version.number <= self.settled or (
-                self.led and self._is_durable(version.record.deps, knowledge)
+            if (
+                by_receipt
+                or version.number <= self.settled
+                or (self.led and self._is_durable(version.record.deps, knowledge))
             ):
                 return version
         return None

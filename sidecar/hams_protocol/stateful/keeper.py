@@ -23,14 +23,18 @@ from hams_protocol.messages import (
     FreezeAnswer,
     Message,
     Refused,
+    RetainedVersion,
     RoleReport,
     StateCopy,
     StateRecord,
 )
+from hams_protocol.modes import ModePolicy
 from hams_protocol.replica.freeze import refusal
 from hams_protocol.stateful.backup import Backup
+from hams_protocol.stateful.notices import ask_durable
+from hams_protocol.stateful.receipts import survivors
 from hams_protocol.topology import ReplicaSet
-from hams_protocol.versions import VersionStore
+from hams_protocol.versions import Version, VersionStore
 
 
 class HeldState:
@@ -54,6 +58,7 @@ class HeldState:
         self.warm = True
         """There is no model to be warmed, so nothing to wait for."""
         self.warming = False
+        self.by_receipt = ModePolicy.of(graph.data.mode).by_receipt
         self.epoch = replica_set.epoch
         self.copied_by = -FOREVER
         self.backup = Backup(self, replica_set, False, None)
@@ -167,6 +172,9 @@ class Keeper(Timed):
         held = self.states.get(ask.op)
         if held is None or held.epoch != ask.epoch or sender != replica_set.primary:
             return
+        if held.backup.applied < held.backup.counted:
+            self._ask_durable(held)
+            return
         version = held.store.at_or_below(held.backup.applied)
         if version is None or version.state is None or self._ctx.now < held.copied_by:
             return
@@ -188,6 +196,13 @@ class Keeper(Timed):
             ),
         )
 
+    def _ask_durable(self, held: HeldState) -> None:
+        """A copy is of a durable version, or what it hangs on may be lost, and nobody has another one to go
+        back to (ADR 0013)."""
+        newest = held.store.newest
+        if newest is not None:
+            ask_durable(self._ctx, self._knowledge, held.operator.name, newest.record.deps)
+
     def _freeze(self, freeze: Freeze) -> FreezeAnswer | Refused:
         """Like a backup's answer."""
         generation = self._knowledge.topology.generation
@@ -195,12 +210,15 @@ class Keeper(Timed):
         if refused is not None:
             return refused
         held = self.states.get(freeze.name)
-        version = None
+        version: Version | None = None
+        retained: tuple[RetainedVersion, ...] = ()
         if held is not None and held.epoch == freeze.epoch and self._is_named(freeze.name, held):
             held.backup.following.frozen.freeze(freeze.generation)
-            version = held.store.at_or_below(held.backup.applied)
+            version = held.store.at_or_below(held.backup.counted)
+            if held.by_receipt:
+                retained = survivors(held.store, self._knowledge, freeze.name, held.backup.applied)
         applied, chain = (None, "") if version is None else (version.number, version.record.chain)
-        return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
+        return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain, retained)
 
     def _is_named(self, op: str, held: HeldState) -> bool:
         replica_set = self._knowledge.set_of(op)
@@ -211,7 +229,7 @@ class Keeper(Timed):
     def reports(self) -> tuple[RoleReport, ...]:
         """What managers may count on."""
         return tuple(
-            RoleReport(op, HOLDS, held.epoch, held.backup.applied, False)
+            RoleReport(op, HOLDS, held.epoch, held.backup.counted, False)
             for op, held in self.states.items()
             if self._is_named(op, held)
         )

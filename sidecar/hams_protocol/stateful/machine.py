@@ -87,6 +87,7 @@ class StatefulMachine(Vertex):
     ) -> None:
         super().__init__(graph, op, instance, queues)
         self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
+        self.by_receipt = self.mode.by_receipt
         self.former = former
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)
         self._restored = restored
@@ -188,9 +189,10 @@ class StatefulMachine(Vertex):
 
     @property
     def version(self) -> int:
-        """The newest version held: executed as primary, applied as backup."""
+        """The newest version held: executed as primary, applied as backup, or received where that is
+        enough."""
         if self.backup is not None:
-            return self.backup.applied
+            return self.backup.counted
         newest = self.store.newest
         return newest.number if newest is not None else -1
 

@@ -32,7 +32,8 @@ class Notices:
         keeper. And the owners of the shards, by number."""
         m = self._m
         peers: dict[InstanceId, None] = {}
-        for name in m.graph.stateful_downstream[m.operator.name]:
+        # Where backups answer for what they have received, nobody downstream holds anything back.
+        for name in () if m.by_receipt else m.graph.stateful_downstream[m.operator.name]:
             replica_set = m.knowledge.set_of(name)
             for peer in replica_set.in_sync or replica_set.holders:
                 peers[peer] = None
@@ -75,7 +76,10 @@ class Notices:
 
     def _tell(self, peer: InstanceId, durable: int) -> None:
         if durable >= 0:
-            self._ctx.send(peer, Durable((self._m.own_dep(self._epoch, durable),)))
+            own = self._m.own_dep(self._epoch, durable)
+            # What is durable needs all of a vector: who asks is told what is known of the others, too.
+            rest = tuple(mark for mark in self._m.knowledge.marks() if mark.op != own.op)
+            self._ctx.send(peer, Durable((own, *rest)))
 
 
 def ask_durable(ctx: Context, knowledge: Knowledge, own: str, deps: Deps) -> None:

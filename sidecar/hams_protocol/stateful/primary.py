@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
-from hams_protocol.deps import Deps, merge
+from hams_protocol.deps import Deps, merge, others
 from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import (
     AbandonBatch,
@@ -45,7 +45,7 @@ from hams_protocol.messages import (
 from hams_protocol.poison import managers_of
 from hams_protocol.stateful.durability import Durability
 from hams_protocol.stateful.execution import Execution
-from hams_protocol.stateful.fences import Fences, others
+from hams_protocol.stateful.fences import Fences
 from hams_protocol.stateful.replay import RunAgain
 from hams_protocol.stateful.role import Role
 from hams_protocol.stateful.stored import StoredDurability
@@ -219,8 +219,9 @@ class Primary(Role):
 
     @property
     def settled(self) -> int:
-        """The newest version that is durable, or was when this epoch began."""
-        return max(self._durability.base, self.durable)
+        """The newest version that is durable, or was when this epoch began; by receipt that need not have
+        been."""
+        return self.durable if self._m.by_receipt else max(self._durability.base, self.durable)
 
     # -- forming batches -------------------------------------------------------------------------------------
 

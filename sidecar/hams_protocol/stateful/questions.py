@@ -18,9 +18,12 @@ from hams_protocol.messages import (
     Probe,
     ProbeAnswer,
     Refused,
+    RetainedVersion,
     RoleReport,
 )
 from hams_protocol.replica.freeze import refusal
+from hams_protocol.stateful.receipts import survivors
+from hams_protocol.versions import Version
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -55,14 +58,19 @@ class Questions:
         refused = refusal(freeze, m.instance, generation)
         if refused is not None:
             return refused
-        version = None
+        version: Version | None = None
+        retained: tuple[RetainedVersion, ...] = ()
         if m.backup is not None and m.backup.in_sync and m.epoch == freeze.epoch:
             m.backup.following.frozen.freeze(freeze.generation)
-            version = m.store.at_or_below(m.backup.applied)
+            version = m.store.at_or_below(m.backup.counted)
+            if m.by_receipt:
+                retained = survivors(m.store, m.knowledge, m.operator.name, m.backup.applied)
         elif m.former is not None and m.former.epoch == freeze.epoch:
-            version = m.former.newest(m.knowledge)
+            version = m.former.newest(m.knowledge, m.by_receipt)
+            if m.by_receipt:
+                retained = survivors(m.former.store, m.knowledge, m.operator.name, m.former.settled)
         applied, chain = (None, "") if version is None else (version.number, version.record.chain)
-        return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
+        return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain, retained)
 
     def fence(self, fence: Fence) -> FenceAnswer | Refused:
         """Let in nothing above these ends; does the state hold any of it?"""

@@ -8,13 +8,13 @@ again, for all who depend on it know how it came about.
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits
+from hams_protocol.deps import others
 from hams_protocol.due import FOREVER, Due
 from hams_protocol.effects import Capture, NoteDurable, WriteCheckpoint
 from hams_protocol.events import CheckpointWritten
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import Durable, StateCopy
 from hams_protocol.stateful.durability import Durability
-from hams_protocol.stateful.fences import others
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import Version
 

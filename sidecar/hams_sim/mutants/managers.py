@@ -371,7 +371,7 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit(
                 "recovery.attempt",
-                "Attempt._decide",
+                "Attempt._share_out",
                 "if retains:\n"
                 "    move.in_sync = (*move.in_sync, old_primary)\n"
                 "else:\n"

@@ -58,8 +58,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.backup",
                 "Backup._record",
-                "if self.applied < 0 or record.previous > self.received:",
-                "if self.applied < 0:",
+                "if self.received < 0 or record.previous > self.received:",
+                "if self.received < 0:",
             ),
         ),
     ),
@@ -192,9 +192,9 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability.advance",
-                "elif target is None:\n    target = self._settled()",
+                "elif target is None:\n    target = self._ready_up_to() if m.by_receipt else self._settled()",
                 "elif target is None:\n"
-                "    target = self._settled()\n"
+                "    target = self._ready_up_to() if m.by_receipt else self._settled()\n"
                 "else:\n"
                 "    target = max(follower.applied for follower in self.followers.ack_set)",
             ),
@@ -464,8 +464,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability._ask_waiting",
-                "for deps in ((() if primary is None else primary.deps), self._oldest_pending()):",
-                "for deps in ((() if primary is None else primary.deps),):",
+                "for deps in (newest,) if self._m.by_receipt else (newest, self._oldest_pending()):",
+                "for deps in (newest,):",
             ),
         ),
     ),

@@ -1,0 +1,80 @@
+"""Scenes in which backups answer for what they have received (ADR 0013): a set goes on from what is pending,
+and that is lost afterwards.
+
+They hold, too, where backups answer for what they have applied; there nothing pending is gone on from.
+"""
+
+from random import Random
+
+from hams_protocol.graph import Graph, WhenUnprotected
+from hams_sim import limits
+from hams_sim.faults import Fault
+from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, last
+
+
+def receding(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Upstream records are late, so what follows from them downstream is pending. Downstream a set fails over
+    and goes on from that; then the primary upstream dies with it. Twice in a row, perhaps."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0.15, span / 2)
+    return [
+        hold(at - 0.1, "StateRecord", f"op:{up}", f"backup:{up}", 0.6, 0.5),
+        flushed(at, f"primary:{down}", rng.choice(("", "StateRecord", "Deliver"))),
+        kill(at + rng.uniform(0.06, 0.3), f"primary:{up}"),
+        *(flushed(at + rng.uniform(0.2, 0.5), f"primary:{down}") for _ in range(rng.choice((0, 1)))),
+    ]
+
+
+def receding_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The same where what goes on is alone: its model dies with versions that were not captured, so that it
+    goes back by itself to what is pending."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0.25, span / 2)
+    return [
+        kill(at - 0.2, f"backup:{down}"),
+        hold(at - 0.1, "StateRecord", f"op:{up}", f"backup:{up}", 0.6, 0.5),
+        Fault(at, "kill-model-alone", f"primary:{down}"),
+        kill(at + rng.uniform(0.06, 0.3), f"primary:{up}"),
+    ]
+
+
+def receding_kept(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The same where a keeper holds what is gone on from: a fresh primary is yet to get it when what it hangs
+    on is lost."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0.6, span / 2)
+    return [
+        kill(0.1, f"backup:{down}"),
+        hold(at - 0.1, "StateRecord", f"op:{up}", f"backup:{up}", 0.6, 0.6),
+        flushed(at, f"primary:{down}", rng.choice(("", "StateRecord", "Deliver"))),
+        hold(at, "StateCopy", "", f"op:{down}", rng.choice((0.0, 0.1, 0.3)), 1.0),
+        kill(at + rng.uniform(0.06, 0.5), f"primary:{up}"),
+    ]
+
+
+RECEIPTS = {
+    "receding": Scenario(
+        "a set goes on from what is pending, and that is lost", CHAINS, receding, backups=1, span_s=1.2
+    ),
+    "receding-two": Scenario(
+        "the same with two backups each", ("pair", "sandwich"), receding, backups=2, span_s=1.2
+    ),
+    "receding-alone": Scenario(
+        "a primary goes back to what is pending by itself, and that is lost",
+        ("pair", "sandwich", "siblings"),
+        receding_alone,
+        backups=1,
+        span_s=1.2,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+    "receding-kept": Scenario(
+        "a keeper holds what is pending, and that is lost",
+        CHAINS,
+        receding_kept,
+        backups=1,
+        span_s=2.4,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+}
+"""By name, like the rows of the catalogue."""
