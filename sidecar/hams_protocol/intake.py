@@ -166,7 +166,7 @@ class Names:
             raise UnknownName(f'"{target}" as its target, which is not here')
         self._known_edge(token.source, target)
         self._known_unit(token.source, token.request, token.lane)
-        self._known_deps(token.deps)
+        self._known_deps((*token.deps, *message.marks))
 
     def _token_acks(self, message: Message) -> None:
         assert isinstance(message, TokenAcks)
@@ -241,6 +241,9 @@ class Names:
     def _named(self, message: Message) -> None:
         assert isinstance(message, Freeze | FreezeAnswer | Fence | FenceAnswer | Refused)
         self._known_set(message.name)
+        if isinstance(message, FreezeAnswer):
+            for version in message.retained:
+                self._known_deps(version.deps)
 
     def _of_a_set(self, message: Message) -> None:
         assert isinstance(message, RecordAck | AskApplied | Leave | AskDurable | AskCopy)

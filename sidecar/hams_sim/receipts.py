@@ -39,22 +39,42 @@ def receding_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def receding_kept(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same where a keeper holds what is gone on from: a fresh primary is yet to get it when what it hangs
-    on is lost."""
+    """The same where a keeper holds what is gone on from: a fresh primary, which waits for its first copy, is
+    yet to get it when what it hangs on is lost."""
     up, down = first(graph), last(graph)
-    at = rng.uniform(0.6, span / 2)
+    at = limits.replaced_slowly_s + rng.uniform(0.3, 0.6)
     return [
         kill(0.1, f"backup:{down}"),
-        hold(at - 0.1, "StateRecord", f"op:{up}", f"backup:{up}", 0.6, 0.6),
+        hold(limits.replaced_slowly_s, "StateCopy", f"primary:{down}", f"op:{down}", 7.0, 1.5),
+        hold(at - 0.1, "StateRecord", f"op:{up}", f"backup:{up}", 2.5, 0.7),
+        flushed(at, f"primary:{down}"),
+        kill(at + rng.uniform(0.02, 0.4), f"primary:{up}"),
+    ]
+
+
+def receding_together(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Both primaries die at once. Managers hear what is left downstream before they hear how little is left
+    upstream."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0.15, span / 2)
+    return [
+        hold(at - 0.1, "StateRecord", f"op:{up}", f"backup:{up}", 0.6, 0.5),
+        hold(at, "FreezeAnswer", f"op:{up}", "", rng.choice((0.0, 0.02, 0.1)), 0.5),
         flushed(at, f"primary:{down}", rng.choice(("", "StateRecord", "Deliver"))),
-        hold(at, "StateCopy", "", f"op:{down}", rng.choice((0.0, 0.1, 0.3)), 1.0),
-        kill(at + rng.uniform(0.06, 0.5), f"primary:{up}"),
+        kill(at + rng.uniform(0.0, 0.003), f"primary:{up}"),
     ]
 
 
 RECEIPTS = {
     "receding": Scenario(
         "a set goes on from what is pending, and that is lost", CHAINS, receding, backups=1, span_s=1.2
+    ),
+    "receding-together": Scenario(
+        "what is pending is lost as a set is about to go on from it",
+        ("pair", "sandwich"),
+        receding_together,
+        backups=1,
+        span_s=1.0,
     ),
     "receding-two": Scenario(
         "the same with two backups each", ("pair", "sandwich"), receding, backups=2, span_s=1.2
@@ -69,10 +89,11 @@ RECEIPTS = {
     ),
     "receding-kept": Scenario(
         "a keeper holds what is pending, and that is lost",
-        CHAINS,
+        ("chain",),
         receding_kept,
         backups=1,
-        span_s=2.4,
+        span_s=1.0,
+        calls_from_s=limits.replaced_slowly_s - 0.1,
         replaced_s=limits.replaced_slowly_s,
         unprotected=WhenUnprotected.CONTINUE,
     ),

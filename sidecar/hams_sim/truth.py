@@ -7,7 +7,7 @@ Single steps are judged here by the truth, at the moment at which they happen; w
 
 from typing import TYPE_CHECKING
 
-from hams_protocol.deps import Dep
+from hams_protocol.deps import Dep, Deps
 from hams_protocol.effects import BatchUnit, NoteDurable, NoteStable
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import WhenUnprotected
@@ -17,6 +17,7 @@ from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.stateless import StatelessMachine
 from hams_protocol.topology import ReplicaSet, Topology
+from hams_protocol.versions import VersionStore
 from hams_sim.errors import Broken
 from hams_sim.node import Node
 from hams_wire.shell import FOREVER, MANAGER
@@ -58,6 +59,8 @@ class Truth:
         self._check_replicas(before, after, node)
         self._world.calm.check_revoked(before, after, node)
         self._check_taint(before, after, node)
+        if self._world.by_receipt:
+            self._check_ends(before, after, node)
         if self.successors_die and not self._world.healing:
             for instance in set(after.revoked) - set(before.revoked):
                 self._kill_successors(after, self._world.nodes[instance])
@@ -174,6 +177,40 @@ class Truth:
                             f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but "
                             f"{replica_set.primary} stays with {dep}",
                         )
+
+    def _check_ends(self, before: Topology, after: Topology, node: Node) -> None:
+        """By receipt a set goes on from what is held; never from what hangs on something that is lost by
+        then."""
+        for item in after.sets:
+            old = before.find(item.name)
+            end = item.end_of(old.epoch)
+            if not item.epoch > old.epoch > 0 or item.restarted_in == item.epoch or end is None:
+                continue
+            for dep in self._deps_of(item, end):
+                known = after.find(dep.op)
+                ended = self._world.etcd.ends.get(dep.op, {}).get(dep.epoch, dep.seq)
+                lost = dep.epoch < known.epoch and dep.seq > ended and dep.op != item.name
+                if lost and not self._world.losses.explains(dep.op, dep.epoch, dep.seq):
+                    raise Broken(
+                        "I3",
+                        f"{node.id} has {item.name} go on from version {end}, which depends on {dep}, and "
+                        f"that epoch ended at {ended}",
+                    )
+
+    def _deps_of(self, item: ReplicaSet, end: int) -> Deps:
+        """What the record of an end depends on, as one of those says who hold it."""
+        for name in item.holders:
+            machine = self._world.nodes[name].machine
+            stores: list[VersionStore] = []
+            if isinstance(machine, StatefulMachine) and machine.operator.name == item.name:
+                stores = [machine.store, *(() if machine.former is None else (machine.former.store,))]
+            elif name in item.keepers and (held := keeper_of(self._world.nodes[name]).states.get(item.name)):
+                stores = [held.store]
+            for store in stores:
+                version = store.find(end)
+                if version is not None:
+                    return version.record.deps
+        return ()
 
     def _kill_successors(self, topology: Topology, revoked: Node) -> None:
         """An instance that answered for a revoked, living one dies at once: the former state of that one is

@@ -23,6 +23,7 @@ from hams_protocol.effects import (
     NoteLog,
     NoteLost,
     NoteReply,
+    NoteStable,
     Propose,
     Stop,
 )
@@ -59,7 +60,17 @@ from hams_wire.trace import trace_from
 log = logging.getLogger("hams.node")
 
 NOTES = frozenset(
-    (NoteExec, NoteApply, NoteDurable, NoteLog, NoteReply, NoteComplete, NoteFailover, NoteLost)
+    (
+        NoteExec,
+        NoteApply,
+        NoteDurable,
+        NoteStable,
+        NoteLog,
+        NoteReply,
+        NoteComplete,
+        NoteFailover,
+        NoteLost,
+    )
 )
 HOST_VARIABLE = "HAMS_NODE"
 """Environment variable with the name of the host that this process runs on, where somebody says so."""

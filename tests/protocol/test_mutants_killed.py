@@ -24,6 +24,7 @@ import test_outbox as outbox
 import test_poison as poison
 import test_primary as primary
 import test_promises as promises
+import test_receipts as receipts
 import test_recovery as recovery
 import test_replay as replay
 import test_replayed as replayed
@@ -294,6 +295,23 @@ KILLERS: dict[str, Callable[[], None]] = {
         early.test_a_reply_that_becomes_orphan_is_void_and_another_one_follows, dies=False
     ),
     "early-without-skips": early.test_a_reply_depends_on_the_skips_before_it_too,
+    "clean-though-unknown": (
+        receipts.test_a_primary_that_has_not_got_its_state_yet_does_not_say_that_it_is_clean
+    ),
+    "end-with-lost-deps": (
+        receipts.test_a_set_goes_on_from_the_newest_version_held_whose_dependencies_survive
+    ),
+    "ends-stay": receipts.test_ends_are_sought_anew_with_each_answer_and_only_sink,
+    "epoch-forgets-deps": (
+        receipts.test_who_is_promoted_takes_over_what_the_version_depends_on_that_it_begins_with
+    ),
+    "receipt-before-held": receipts.test_what_is_not_held_is_not_acknowledged,
+    "stable-before-all": (
+        receipts.test_a_version_is_stable_when_all_have_received_it_and_durable_when_all_that_it_depends_on_is
+    ),
+    "stable-is-durable": (
+        receipts.test_a_version_is_stable_when_all_have_received_it_and_durable_when_all_that_it_depends_on_is
+    ),
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }
 

@@ -14,6 +14,7 @@ from hams_sim.mutants.hunt import histories
 from hams_sim.runner import main, specs
 from hams_sim.scenarios import SCENARIOS, SCENES
 from hams_sim.simulate import PLAIN, make_plan
+from hams_sim.worker import spec_from, spec_to
 
 CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").read_text())
 
@@ -123,10 +124,19 @@ def test_a_scene_on_a_graph_without_what_it_is_about_is_refused(capsys):
             "argument --early-replies: in mode LineageStash no reply waits for a state",
         ),
         (("--nope",), "unrecognized arguments: --nope"),
+        (("--by-receipt", "--mode", "Remus"), "argument --by-receipt: only NonStop goes by receipt"),
     ],
 )
 def test_a_wrong_argument_is_said_in_one_line(capsys, arguments, message):
     assert message in refused(capsys, *arguments)
+
+
+def test_what_goes_by_receipt_says_so_in_the_command_that_replays_it():
+    spec = next(specs(parse(["--by-receipt", "--histories", "1"])))
+    assert spec.by_receipt
+    assert spec.command().endswith(" --by-receipt")
+    assert spec_from(spec_to(spec, ""))[0] == spec
+    assert " --by-receipt" not in next(specs(parse(["--histories", "1"]))).command()
 
 
 def test_what_is_left_out_is_read_by_what_it_is():

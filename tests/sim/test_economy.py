@@ -10,6 +10,7 @@ from hams_protocol.effects import Answer, Send
 from hams_protocol.events import ClientRequest
 from hams_protocol.graph import FRONTEND, BatchPolicy, SchedulePolicy, WhenUnprotected
 from hams_protocol.messages import AskDurable, Completion, Durable, LogAppend, Meta, RecordAck, StateRecord
+from hams_protocol.modes import try_by_receipt
 from hams_sim import limits
 from hams_sim.checks import converged
 from hams_sim.model import Behaviour
@@ -82,6 +83,16 @@ def test_a_version_costs_one_record_its_acknowledgements_and_notices_to_who_hold
     )
     assert cost[Durable] <= 6, "the backups of c and b, the backup of c, and each time the owner of the shard"
     assert cost.get(AskDurable, 0) == 0
+
+
+def test_by_receipt_a_version_costs_one_record_one_acknowledgement_and_one_notice(monkeypatch):
+    try_by_receipt(True)
+    try:
+        cost = messages_per_request(monkeypatch)
+    finally:
+        try_by_receipt(False)
+    assert (cost[StateRecord], cost[RecordAck], cost[Durable]) == (3, 3, 3)
+    assert cost.get(AskDurable, 0) == 0, "tokens bring what a primary has to know"
 
 
 def test_how_long_the_rest_of_the_path_takes_is_told_without_a_message_of_its_own(monkeypatch):

@@ -16,6 +16,7 @@ from hams_sim.logs_and_losses import LOGS_AND_LOSSES
 from hams_sim.moments import MOMENTS
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.mutants.hunt import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
+from hams_sim.receipts import RECEIPTS
 from hams_sim.replacements import REPLACEMENTS
 from hams_sim.runner import main
 from hams_sim.scenarios import SCENARIOS
@@ -37,6 +38,7 @@ def test_what_once_failed_holds():
             mode=item.get("mode", ""),
             policy=item.get("policy", ""),
             early_replies=item.get("early_replies", False),
+            by_receipt=item.get("by_receipt", False),
         )
         for item in CORPUS
     ]
@@ -91,6 +93,15 @@ def test_lost_states_are_run_again_right_for_deterministic_models_and_others_are
     assert {outcome.what for outcome in guilty} & {"I1", "I2", "I1+I2", "I1+I4"}
 
 
+def test_where_backups_answer_for_what_they_have_received_an_end_may_go_back_and_nothing_is_lost():
+    specs = [Spec(8_000 + number, shape, MIXED) for number, shape in enumerate(sorted(SHAPES))]
+    specs += [Spec(5, "pair", "receding"), Spec(4, "chain", "receding-kept")]
+    outcomes = list(run_all([replace(spec, by_receipt=True) for spec in specs], 2))
+    assert not [outcome.spec.command() for outcome in outcomes if not outcome.ok]
+    went_back = [outcome.spec.fault for outcome in outcomes if outcome.coverage["an end went back"]]
+    assert {"receding", "receding-kept"} <= set(went_back)
+
+
 @pytest.mark.parametrize("fault", sorted(SCENARIOS, key=lambda name: int(name[1:])))
 def test_scenario(fault):
     scenario = SCENARIOS[fault]
@@ -104,7 +115,9 @@ def test_scenario(fault):
 def test_every_moment_holds_without_a_mutant():
     specs = [
         Spec(400 + number, scene.shapes[0], name)
-        for number, (name, scene) in enumerate((MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS).items())
+        for number, (name, scene) in enumerate(
+            (MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | RECEIPTS).items()
+        )
     ]
     failed = [
         f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok

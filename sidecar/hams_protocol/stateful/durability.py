@@ -75,6 +75,7 @@ class Durability(Leader):
         self._proposed_set: ReplicaSet | None = None
         self._handed_in = -1
         self._waiting_since = FOREVER
+        self._asked_at = -FOREVER
         self._held_outputs: deque[tuple[int, Outputs]] = deque()
 
     @property
@@ -271,6 +272,7 @@ class Durability(Leader):
             if not may_go_back:
                 self._is_stable(target)
             target = newest_durable(m.store, m.knowledge, self.name, self.stable)
+            self._ask_at_once(target)
         self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, self._ctx.now)
         if target <= self.durable or may_go_back:
             self._serve_joiners()
@@ -289,6 +291,19 @@ class Durability(Leader):
         # This very instance may keep a state downstream, whose records wait for this version: nobody else
         # tells it.
         m.keeper.durable_rose()
+
+    def _ask_at_once(self, durable: int) -> None:
+        """By receipt nobody is told of watermarks unasked who does not own a shard. Tokens bring them; but a
+        full window would wait for tokens that are here already."""
+        waits = self.stable > durable and self._m.store.count_after(durable) >= self._m.operator.window
+        if waits and self._ctx.now >= self._asked_at + limits.ask_after_s:
+            self._asked_at = self._ctx.now
+            self._ask_newest()
+
+    def _ask_newest(self) -> None:
+        """The newest version vouches for those before it."""
+        primary = self._m.primary
+        ask_durable(self._ctx, self._m.knowledge, self.name, () if primary is None else primary.deps)
 
     def _is_stable(self, version: int) -> None:
         """Where backups answer for what they have received, that is what is announced: whoever holds a vector
@@ -361,7 +376,13 @@ class Durability(Leader):
             if message.epoch == self.epoch:
                 self.leave_asked(sender)
         elif isinstance(message, AskDurable):
-            self.notices.asked(sender, self.watermark)
+            self.notices.asked(sender, self.watermark, self._tells_more)
+
+    @property
+    def _tells_more(self) -> bool:
+        """Whether who asks is told of what follows. By receipt only of what is not stable yet: tokens tell of
+        the rest."""
+        return not self._m.by_receipt or self.stable < self._seq
 
     def _record_ack(self, sender: InstanceId, ack: RecordAck) -> None:
         if ack.epoch != self.epoch:
@@ -503,11 +524,9 @@ class Durability(Leader):
 
     def _ask_waiting(self) -> None:
         self._waiting_since = self._ctx.now
-        primary = self._m.primary
-        newest = () if primary is None else primary.deps
-        # By receipt the newest version vouches for those before it.
-        for deps in (newest,) if self._m.by_receipt else (newest, self._oldest_pending()):
-            ask_durable(self._ctx, self._m.knowledge, self.name, deps)
+        self._ask_newest()
+        if not self._m.by_receipt:
+            ask_durable(self._ctx, self._m.knowledge, self.name, self._oldest_pending())
 
 
 def size_of(version: Version, fresh: bool = False) -> int:

@@ -36,7 +36,7 @@ class Fetching(Role):
         else has come in yet."""
         rest = tuple(other for other in self.fences if other.ends != fence.ends)
         self.fences = (*rest, fence)[-limits.fences_max :]
-        unknown = self._m.by_receipt  # what a keeper has received may hang on it: that is asked then
+        unknown = self._m.by_receipt  # what a keeper has received may hang on it, so that is asked
         return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, unknown, ())
 
     def ask(self) -> None:

@@ -68,9 +68,9 @@ class Notices:
             if peer is not None and peer not in before:
                 self._tell(peer, durable)
 
-    def asked(self, sender: InstanceId, durable: int) -> None:
-        """Who asks is told how far it has come, and of what follows for a while."""
-        if sender in self._askers or len(self._askers) < limits.askers_max:
+    def asked(self, sender: InstanceId, durable: int, more: bool) -> None:
+        """Who asks is told how far it has come, and perhaps of what follows for a while."""
+        if more and (sender in self._askers or len(self._askers) < limits.askers_max):
             self._askers[sender] = self._ctx.now
         self._tell(sender, durable)
 

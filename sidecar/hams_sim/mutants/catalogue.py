@@ -1,6 +1,16 @@
 """All mutants by name, and how one is switched on in this process."""
 
-from hams_sim.mutants import deadlines, early, frontends, managers, operators, replays, states, succession
+from hams_sim.mutants import (
+    deadlines,
+    early,
+    frontends,
+    managers,
+    operators,
+    receipts,
+    replays,
+    states,
+    succession,
+)
 from hams_sim.mutants.mutant import Edit, Mutant, Switch
 
 MUTANTS: dict[str, Mutant] = {
@@ -10,6 +20,7 @@ MUTANTS: dict[str, Mutant] = {
     **operators.MUTANTS,
     **deadlines.MUTANTS,
     **early.MUTANTS,
+    **receipts.MUTANTS,
     **replays.MUTANTS,
     **succession.MUTANTS,
 }

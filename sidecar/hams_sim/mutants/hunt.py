@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
-from hams_sim.mutants import early
+from hams_sim.mutants import early, receipts
 from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
@@ -186,6 +186,11 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "tries-not-counted": ("change-abandoned",),
     "waits-unquiet": ("change",),
     "whole-forgotten": ("change-twice",),
+    "clean-though-unknown": ("receding-kept",),
+    "end-with-lost-deps": ("receding",),
+    "ends-stay": ("receding-together",),
+    "epoch-forgets-deps": ("receding",),
+    "keeper-copies-pending": ("receding-kept",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
 
@@ -328,6 +333,7 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
             mode=mode,
             policy=POLICY_FOR.get(name, ""),
             early_replies=name in early.MUTANTS,
+            by_receipt=name in receipts.MUTANTS,
         )
 
 

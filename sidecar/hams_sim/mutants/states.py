@@ -464,8 +464,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability._ask_waiting",
-                "for deps in (newest,) if self._m.by_receipt else (newest, self._oldest_pending()):",
-                "for deps in (newest,):",
+                "if not self._m.by_receipt:",
+                "if False:",
             ),
         ),
     ),
