@@ -243,6 +243,24 @@ def test_ends_are_sought_anew_with_each_answer_and_only_sink():
 
 
 @by_receipt
+def test_a_keeper_that_alone_has_a_state_is_waited_for_and_tells_what_survives():
+    kept = ReplicaSet("q", 2, "q-2", (), ("q-1",), ((1, 6),), keepers=("s-2",))
+    rig = r.manager(r.P, kept, r.S)
+    rig.step(PeerDown("p-1", refused=True))
+    answers(rig, "p", p_2=P_HAS, p_3=P_HAS)
+    fence = [item for item in of(rig.all, Fence) if item.name == "q"][-1]
+    rig.get("q-2", FenceAnswer(fence.attempt, 1, "q", 2, True, ()))
+    rig.step(PeerDown("s-2", refused=True))
+    rig.after(2.0)
+    assert not of(rig.all, Propose), "it is all that there is"
+    asked = r.freezes(rig.all)["s-2"]
+    has = held((6, dep("p", 1, 10)), (5, ()))
+    topology = r.proposed(rig.get("s-2", FreezeAnswer(asked, 1, "q", 2, 6, "", has)))
+    moved = topology.find("q")
+    assert (moved.primary, moved.keepers, moved.ends) == ("q-2", ("s-2",), ((1, 6), (2, 5)))
+
+
+@by_receipt
 def test_a_primary_that_has_not_got_its_state_yet_does_not_say_that_it_is_clean():
     rig = b.joiner()[0]
     named = ReplicaSet("q", 2, "q-2", (), (), ((1, 4),), keepers=("p-1",))

@@ -69,6 +69,11 @@ class Move:
         """Its primary goes back by itself, and `asked` are its keepers: whether they hold the end."""
 
     @property
+    def has_nothing(self) -> bool:
+        """Whether its primary is yet to get the state: there is nobody but its keepers to go on with."""
+        return self.rolls_back and self.choices == ()
+
+    @property
     def missing(self) -> list[InstanceId]:
         """The instances that were asked and have not answered, where the attempt waits for them."""
         if self.decided and not self.rolls_back:
@@ -274,7 +279,7 @@ class Attempt:
         """A member fails its probe: nobody waits for it any more."""
         self._silent.add(instance)
         for move in list(self._moves.values()):
-            if instance in move.missing:
+            if instance in move.missing and not move.has_nothing:
                 del move.asked[instance]
                 if move.decided or len(move.answers) != len(move.asked):
                     continue
@@ -417,7 +422,10 @@ class Attempt:
         """A keeper that holds the end stays: the primary may die before the commit, or before it has called
         another one."""
         move.rolls_back = True
-        for keeper in self._living(move.old.keepers):
+        keepers = self._living(move.old.keepers)
+        if move.has_nothing:  # a silent one is waited for, until its primary gives it up
+            keepers = tuple(item for item in move.old.keepers if item not in self.topology.revoked)
+        for keeper in keepers:
             self._question += 1
             move.asked[keeper] = self._question
             question = Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch)
