@@ -305,6 +305,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "epoch-forgets-deps": (
         receipts.test_who_is_promoted_takes_over_what_the_version_depends_on_that_it_begins_with
     ),
+    "held-version-dropped": (
+        receipts.test_it_keeps_every_version_that_may_be_pending_and_the_durable_one_before_them
+    ),
     "receipt-before-held": receipts.test_what_is_not_held_is_not_acknowledged,
     "stable-before-all": (
         receipts.test_a_version_is_stable_when_all_have_received_it_and_durable_when_all_that_it_depends_on_is

@@ -98,6 +98,15 @@ def test_a_frozen_backup_tells_all_that_it_holds_with_what_that_depends_on():
 
 
 @by_receipt
+def test_it_keeps_every_version_that_may_be_pending_and_the_durable_one_before_them():
+    rig = b.backup()
+    for version in range(1, 6):
+        rig.get("q-1", b.record(version, dep("p", 1, version)))
+    (answer,) = of(rig.get("m-1", Freeze(1, 2, "q", 1)), FreezeAnswer)
+    assert [item.version for item in answer.retained] == [5, 4, 3, 2, 1], "the window is 3"
+
+
+@by_receipt
 def test_who_is_promoted_takes_over_what_the_version_depends_on_that_it_begins_with():
     rig = b.backup()
     rig.get("q-1", b.record(1, dep("p", 1, 3)))

@@ -190,6 +190,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "end-with-lost-deps": ("receding",),
     "ends-stay": ("receding-together",),
     "epoch-forgets-deps": ("receding",),
+    "held-version-dropped": ("receding",),
     "keeper-copies-pending": ("receding-kept",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""

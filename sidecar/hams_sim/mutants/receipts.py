@@ -44,6 +44,11 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "held-version-dropped": Mutant(
+        "a backup keeps the newest version that it holds, and not those that could be gone back to",
+        "12",
+        (Edit("stateful.backup", "Backup._keep", "keep_at_least=m.operator.window + 2", "keep_at_least=1"),),
+    ),
     "keeper-copies-pending": Mutant(
         "a keeper gives a fresh primary a version that is still pending, with none to go back to",
         "12",
