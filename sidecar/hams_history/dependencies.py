@@ -74,11 +74,11 @@ class Dependencies:
             prefix.enter(stretch.start)
             beside = self._absorb(stretch, prefix)
             self._release(table, stretch, prefix, beside)
-            stable = Watermarks(stretch, self.tables)
+            stable = Watermarks(stretch, self.tables) if self.tables.by_receipt else None
             for position, line in applies.get(stretch.epoch, ()):
                 worst = prefix.settled_at(line.version)
-                if self.tables.by_receipt and isinstance(line, DurableLine):
-                    worst = max(worst, stable.settled(line.version))
+                if stable is not None and isinstance(line, DurableLine):
+                    self._stable_first(stable.settled(line.version), position, line)
                 if worst == INFINITE and (table.stems or table.lost_from is not None):
                     continue  # it has said that it holds what is lost upstream
                 if worst == INFINITE or (self.ordered and worst >= position):
@@ -188,6 +188,15 @@ class Dependencies:
         did = "called durable" if isinstance(line, DurableLine) else "applied"
         what = f"{line.i} {did} version {line.version} of {line.op}, epoch {line.epoch},"
         self._unsettled(position, what, [], [(table, stretch, line.version)])
+
+    def _stable_first(self, settled: float, position: int, line: DurableLine) -> None:
+        if settled == INFINITE or (self.ordered and settled >= position):
+            self.findings.violation(
+                "I3",
+                f"{line.i} called version {line.version} of {line.op}, epoch {line.epoch}, durable before it "
+                "was called stable",
+                position,
+            )
 
     def _replies(self) -> None:
         settled = self.settled
