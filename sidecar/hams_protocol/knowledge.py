@@ -47,7 +47,7 @@ class Knowledge:
         policy = ModePolicy.of(graph.data.mode)
         self._replays = policy.replays
         self._by_receipt = policy.by_receipt
-        self._told: Deps | None = ()
+        self._known_marks: Deps | None = ()
         self._durable: dict[str, Dep] = {}
         self._marks: dict[str, dict[int, int]] = {}
         self._sets: dict[str, ReplicaSet] = {}
@@ -72,7 +72,7 @@ class Knowledge:
         for item in topology.sets:
             self._learn_ends(item)
         # An end is exact where a watermark was a lower bound, so the marks of ended epochs go.
-        self._told = None
+        self._known_marks = None
         for name, marks in self._marks.items():
             epoch = self.set_of(name).epoch
             for ended in [item for item in marks if item < epoch]:
@@ -149,7 +149,7 @@ class Knowledge:
                 self._durable[dep.op] = dep
             risen.append(dep.op)
         if risen:
-            self._told = None
+            self._known_marks = None
         return risen
 
     def _stored(self, dep: Dep) -> bool:
@@ -170,13 +170,13 @@ class Knowledge:
         """What rides on a token where nobody is told of watermarks unasked but who waits (ADR 0013)."""
         if not self._by_receipt:
             return ()
-        if self._told is None:
-            self._told = tuple(
+        if self._known_marks is None:
+            self._known_marks = tuple(
                 self._durable[op]
                 for op in sorted(self._durable)
                 if self._durable[op].epoch >= self.set_of(op).epoch
             )
-        return self._told
+        return self._known_marks
 
     def status_of(self, dep: Dep) -> Status:
         """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance

@@ -1,5 +1,6 @@
 """Mutants of what holds where backups answer for what they have received (ADR 0013)."""
 
+from hams_sim.mutants import states
 from hams_sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: dict[str, Mutant] = {
@@ -84,17 +85,7 @@ MUTANTS: dict[str, Mutant] = {
     "stable-before-all": Mutant(
         "a version is stable once one member of the ack set has received it",
         "12",
-        (
-            Edit(
-                "stateful.durability",
-                "Durability.advance",
-                "elif target is None:\n    target = self._ready_up_to() if m.by_receipt else self._settled()",
-                "elif target is None:\n"
-                "    target = self._ready_up_to() if m.by_receipt else self._settled()\n"
-                "else:\n"
-                "    target = max(follower.applied for follower in self.followers.ack_set)",
-            ),
-        ),
+        states.MUTANTS["durable-before-all"].edits,
     ),
     "stable-is-durable": Mutant(
         "a primary calls durable what is stable, whatever it depends on",
