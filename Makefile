@@ -68,7 +68,7 @@ test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the in
 	$(BIN)/pytest -m "not process and not etcd" $(T)
 
 fuzz: setup ## 100,000 cases of every fuzzer, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
-	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(or $(T),tests/fuzz)
+	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(patsubst tests,tests/fuzz,$(T))
 
 compile: .venv/.core ## turn the protocol core into machine code, if there is a C compiler: nothing else changes, all takes about two thirds of the time
 	$(BIN)/python tools/compile.py

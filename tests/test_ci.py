@@ -101,3 +101,12 @@ def test_where_no_cluster_can_be_made_nothing_is_built_for_one(tmp_path: Path) -
     said = script.communicate()[0]
     assert script.returncode == 0, said
     assert "cluster build" not in (tmp_path / "opened").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "path"), [([], "tests/fuzz"), (["T=tests/fuzz/test_names.py"], "tests/fuzz/test_names.py")]
+)
+def test_the_door_of_the_fuzzers_runs_them_alone(words: list[str], path: str) -> None:
+    door = ["make", "--dry-run", "fuzz", *words]
+    said = subprocess.run(door, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1].split("pytest ")[-1] == path
