@@ -82,6 +82,8 @@ async def test_f7_without_a_backup_the_downstream_primary_rolls_back(tmp_path: P
         await undelivered(run, hosts, hurt=("backup",))
         await run.redundant()
         after = await run.epochs()
-        assert (after["first"], after["last"]) == (before["first"] + 1, before["last"] + 1)
+        assert after["first"] == before["first"] + 1
+        # two, if the backup was put in its place before its own death was seen
+        assert after["last"] in (before["last"] + 1, before["last"] + 2)
         assert (await run.find("last", "primary")).id == primary.id, "from its retained record"
     run.verify()
