@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,9 @@ QUIET_ANSWERS = 10
 
 AFTER_ANSWERS = 10
 ANSWERS_S = 240.0
+LOOK_S = 0.02
+"""How often a trace is read while something is waited for in it."""
+
 PROCESSES = ("model", "proxy", "both")
 STEPS = ("recovered", "detect", "decide", "load", "resend")
 
@@ -131,7 +135,7 @@ async def _case(case: Case, graph: Running, log: Answers, kills: int, traces: Pa
             await log.more(QUIET_ANSWERS, ANSWERS_S)
             quiet.append(log.longest_gap_s(began, loop.time()))
             await redundant(graph.supervisor, READY_S)
-            struck, struck_ns, dead = await _strike(case, graph)
+            struck, struck_ns, dead = await _strike(case, graph, traces)
             await log.more(AFTER_ANSWERS, ANSWERS_S)
             await redundant(graph.supervisor, READY_S)
             gaps.append(log.longest_gap_s(struck, min(loop.time(), struck + AROUND_S)))
@@ -158,7 +162,7 @@ async def _case(case: Case, graph: Running, log: Answers, kills: int, traces: Pa
     }
 
 
-async def _strike(case: Case, graph: Running) -> tuple[float, int, frozenset[str]]:
+async def _strike(case: Case, graph: Running, traces: Path) -> tuple[float, int, frozenset[str]]:
     """Kill; when, by the loop's clock and in ns, and which instances were hit."""
     hit = await aim(case.targets, graph.supervisor, ANSWERS_S)
     halted: tuple[int, ...] = ()
@@ -168,7 +172,7 @@ async def _strike(case: Case, graph: Running) -> tuple[float, int, frozenset[str
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)
         if halted:
-            await _run_ahead(case.targets[-1][0], graph)
+            await _run_ahead(case.targets[-1][0], traces)
         struck, struck_ns = hit.kill()
     finally:
         for pid in halted:
@@ -176,24 +180,17 @@ async def _strike(case: Case, graph: Running) -> tuple[float, int, frozenset[str
     return struck, struck_ns, hit.instances
 
 
-async def _run_ahead(operator: str, graph: Running) -> None:
-    """Until an operator has executed twice more: the first time may still be on what everybody has."""
-    before = await _version(operator, graph)
+async def _run_ahead(operator: str, traces: Path) -> None:
+    """Until an operator has executed twice more: the first time may still be on what everybody has. Its trace
+    tells: `hams status` waits for who stands still, and a lease runs out meanwhile."""
+    began = time.monotonic_ns()
+
+    def executed() -> int:
+        return sum(note.at >= began and note.what == "BatchDone" for note in notes(traces, f"{operator}-"))
+
     async with asyncio.timeout(ANSWERS_S):
-        while await _version(operator, graph) < before + 2:
-            pass  # each look takes as long as an instance that stands still is waited for
-
-
-async def _version(operator: str, graph: Running) -> int:
-    """What the primary of an operator has executed; -1 if it did not say."""
-    return next(
-        (
-            item.version
-            for item in (await graph.supervisor.view()).instances
-            if item.operator == operator and item.role == "primary" and item.version is not None
-        ),
-        -1,
-    )
+        while executed() < 2:  # noqa: ASYNC110 # a file has no event for it
+            await asyncio.sleep(LOOK_S)
 
 
 def _median_ms(steps: Sequence[dict[str, float]], name: str) -> float | None:
