@@ -2,7 +2,8 @@
 
 A peer is of the same graph, so it names operators, edges, shards and slots that this graph has. One that
 names others is of another graph or another version, or is broken; machines look names up without asking, so
-such a message would end the instance. Its connection is closed instead.
+such a message would end the instance. Its connection is closed instead. So is one that brings a topology in
+which a replica set names an instance twice.
 
 Never: judges whether a message is true, or new, or from its right sender. Machines do.
 """
@@ -45,6 +46,7 @@ from hams_protocol.messages import (
     StateRecord,
     Token,
     TokenAcks,
+    TopologyNews,
 )
 
 
@@ -83,6 +85,7 @@ class Names:
             LogAppend: self._log_append,
             LogCopy: self._log_copy,
             ClientForwardAnswer: self._forward_answer,
+            TopologyNews: self._news,
         }
         self._checks |= dict.fromkeys((LogAck, ClientForward, ClientForwardHeld), self._of_a_shard)
         self._checks |= dict.fromkeys((Freeze, FreezeAnswer, Fence, FenceAnswer, Refused), self._named)
@@ -233,6 +236,13 @@ class Names:
         if message.request is not None:
             self._known_shard(message.request.shard)
         self._known_tokens(message.tokens)
+
+    def _news(self, message: Message) -> None:
+        assert isinstance(message, TopologyNews)
+        for replica_set in message.topology.sets:
+            twice = replica_set.named_twice()
+            if twice is not None:
+                raise UnknownName(f'"{twice}" twice in the replica set "{replica_set.name}"')
 
     def _of_a_shard(self, message: Message) -> None:
         assert isinstance(message, LogAck | ClientForward | ClientForwardHeld)

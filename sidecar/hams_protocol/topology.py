@@ -55,6 +55,11 @@ class ReplicaSet:
         """Everybody who holds what is durable: the members, and keepers, which have no model for it."""
         return (*self.members, *self.keepers)
 
+    def named_twice(self) -> InstanceId | None:
+        """Who has two roles in this set, which no change gives anybody; None if nobody has."""
+        named = (*self.holders, *self.joining)
+        return next((instance for instance in named if named.count(instance) > 1), None)
+
     def ends_with(self, end: int) -> tuple[tuple[int, int], ...]:
         """The ends of the next epoch, if the present one ends so."""
         # Bounded, as the whole topology is one value in etcd. Of a dropped epoch a newcomer knows nothing and

@@ -164,7 +164,13 @@ def encode_topology(topology: Topology) -> bytes:
 
 def decode_topology(data: bytes) -> Topology:
     """The topology in `data`. Raises MalformedRecord."""
-    return _decoded(data, Topology, "a topology")
+    topology = _decoded(data, Topology, "a topology")
+    for replica_set in topology.sets:
+        if replica_set.named_twice() is not None:
+            raise MalformedRecord(
+                f"not a topology: {replica_set.name} names {replica_set.named_twice()} twice"
+            )
+    return topology
 
 
 def encode_member(record: MemberRecord) -> bytes:

@@ -15,11 +15,11 @@ from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import RequestId
 from hams_protocol.intake import Names
-from hams_protocol.messages import Deliver, Freeze, LogAppend, Message, SlotQuery
+from hams_protocol.messages import Deliver, Freeze, LogAppend, Message, SlotQuery, TopologyNews
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
-from hams_protocol.topology import Topology
+from hams_protocol.topology import ReplicaSet, Topology
 from hams_wire.peers.codec import CODES
 from tests.fuzz import test_peer_frames
 from tests.fuzz.boundaries import INTEGERS, cases
@@ -83,6 +83,7 @@ def message(rng: Random) -> Message:
         return result
 
 
+@pytest.mark.timeout(3600)
 def test_F36_no_message_that_is_let_in_ends_a_machine() -> None:
     names = {of: Names(GRAPH, of) for of in machines()}
     seen: Counter[bool] = Counter()
@@ -100,6 +101,11 @@ def test_F36_no_message_that_is_let_in_ends_a_machine() -> None:
 
 
 TOKEN = value("s", RequestId(0, 1), "v")
+
+
+def news(replica_set: ReplicaSet) -> TopologyNews:
+    """A topology of this one set."""
+    return TopologyNews(Topology(1, (replica_set,)), 1)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +127,17 @@ TOKEN = value("s", RequestId(0, 1), "v")
         (FRONTEND, LogAppend(-1, 1, 0, ()), "a LogAppend names shard -1 of 2"),
         ("p", SlotQuery("s", 1, 1), 'a SlotQuery names slot 1 of "s"'),
         ("p", Freeze(1, 1, "F/7", 1), 'a Freeze names the state "F/7"'),
+        (
+            FRONTEND,
+            news(ReplicaSet("F/1", 1, "F-1", in_sync=("F-2",), joining=("F-2",))),
+            'a TopologyNews names "F-2" twice in the replica set "F/1"',
+        ),
+        (
+            "p",
+            news(ReplicaSet("p", 1, "p-1", keepers=("p-1",))),
+            'a TopologyNews names "p-1" twice in the replica set "p"',
+        ),
+        ("p", news(ReplicaSet("p", 1, "p-1", in_sync=("p-2",), joining=("p-3",), keepers=("s-1",))), ""),
     ],
 )
 def test_what_is_named_and_not_there_is_told(of: str, sent: Message, named: str) -> None:
