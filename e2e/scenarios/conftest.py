@@ -24,6 +24,8 @@ NEEDED_S = {"test_F14_pods_are_deleted_at_random": RANDOM_S + USUAL_S}
 """How long scenarios take."""
 HISTORIES = ROOT / "out" / "e2e"
 """Histories of scenarios that failed."""
+SKIPPED = pytest.StashKey[bool]()
+"""A scenario that found that this cluster cannot do it: there is nothing to judge."""
 
 
 @pytest.fixture(scope="session")
@@ -72,29 +74,32 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     except NotPossible as error:
+        item.stash[SKIPPED] = True
         pytest.skip(str(error))
 
 
 @contextlib.contextmanager
-def judged(installation: Installation, file: Path, name: str) -> Iterator[GraphRun]:
-    """A graph that is verified at its end; the history of one that fails is kept under this name."""
+def judged(installation: Installation, file: Path, item: pytest.Item) -> Iterator[GraphRun]:
+    """A graph that is verified at the end of a scenario, if that was not skipped. The history of one that
+    fails is kept under the scenario's name."""
     run = None
     try:
         with graph_on(installation, file) as run:
             yield run
-        run.verify()
+        if not item.stash.get(SKIPPED, False):
+            run.verify()
     except NotPossible as error:
         pytest.skip(str(error))
     except BaseException:
         if run is not None:
-            keep_history(run, HISTORIES / name)
+            keep_history(run, HISTORIES / item.name)
         raise
 
 
 @pytest.fixture
 def chain(installation: Installation, request: pytest.FixtureRequest) -> Iterator[GraphRun]:
     """Three operators with state, one backup each."""
-    with judged(installation, CHAIN, request.node.name) as run:
+    with judged(installation, CHAIN, request.node) as run:
         yield run
 
 
@@ -107,5 +112,5 @@ def mixed(installation: Installation, tmp_path: Path, request: pytest.FixtureReq
         lambda spec: operator(spec, "a").update(replicas=2),
         of=CHAIN.with_name("mixed.yaml"),
     )
-    with judged(installation, file, request.node.name) as run:
+    with judged(installation, file, request.node) as run:
         yield run
