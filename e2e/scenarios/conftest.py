@@ -24,8 +24,8 @@ NEEDED_S = {"test_F14_pods_are_deleted_at_random": RANDOM_S + USUAL_S}
 """How long scenarios take."""
 HISTORIES = ROOT / "out" / "e2e"
 """Histories of scenarios that failed."""
-SKIPPED = pytest.StashKey[bool]()
-"""A scenario that found that this cluster cannot do it: there is nothing to judge."""
+NOT_POSSIBLE = "not possible"
+"""Property of a scenario that found that this cluster cannot do it: there is nothing to judge."""
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +74,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     except NotPossible as error:
-        item.stash[SKIPPED] = True
+        item.user_properties.append((NOT_POSSIBLE, str(error)))
         pytest.skip(str(error))
 
 
@@ -86,7 +86,7 @@ def judged(installation: Installation, file: Path, item: pytest.Item) -> Iterato
     try:
         with graph_on(installation, file) as run:
             yield run
-        if not item.stash.get(SKIPPED, False):
+        if NOT_POSSIBLE not in dict(item.user_properties):
             run.verify()
     except NotPossible as error:
         pytest.skip(str(error))
