@@ -150,7 +150,8 @@ def _limit_proxy(pod: Json) -> None:
     for container in pod["spec"].get("initContainers") or []:
         if container.get("name") == PROXY:
             resources = container.get("resources") or {}
-            bound = {"memory": quantity(PROXY_MEMORY_BYTES + shared)}
+            requested = bytes_of(str((resources.get("requests") or {}).get("memory"))) or 0
+            bound = {"memory": quantity(max(PROXY_MEMORY_BYTES + shared, requested))}
             container["resources"] = resources | {"limits": bound | (resources.get("limits") or {})}
 
 
@@ -343,11 +344,43 @@ def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
     if for_proxy:
         spec["containers"] = [item for item in containers if item not in for_proxy]
         spec["initContainers"] = [*(spec.get("initContainers") or []), *for_proxy]
+    _fit_defaults(pod, spec)
     result = merged(pod, {**template, "spec": spec})
     result["spec"]["tolerations"] = _tolerations(
         result["spec"].get("tolerations") or [], graph.data.kubernetes.evict_after_s
     )
     return result
+
+
+def _fit_defaults(pod: Json, spec: Json) -> None:
+    """The API server refuses a pod that requests more than its limit allows. So a default request is lowered
+    to a limit that the template sets, and a default limit raised to a request. Where the template sets both,
+    they are the author's."""
+    for kind in ("initContainers", "containers"):
+        patches = [item for item in spec.get(kind) or [] if isinstance(item, dict)]
+        given = {item.get("name"): item.get("resources") or {} for item in patches}
+        for container in pod["spec"].get(kind, []):
+            own, patch = container["resources"], given.get(container["name"], {})
+            for resource, limit in (patch.get("limits") or {}).items():
+                if _amount(resource, limit) < _amount(resource, own["requests"].get(resource)):
+                    own["requests"][resource] = limit
+            for resource, request in (patch.get("requests") or {}).items():
+                if _amount(resource, request) > _amount(resource, own.get("limits", {}).get(resource)):
+                    own["limits"][resource] = request
+
+
+def _amount(resource: str, given: object) -> float:
+    """Bytes of memory, or cores. NaN, of which nothing is more or less, for what is no quantity: the API
+    server says that."""
+    text = str(given)
+    if resource == "memory":
+        amount = bytes_of(text)
+        return math.nan if amount is None else amount
+    cores = text.removesuffix("m")
+    try:
+        return float(cores) / (1 if cores == text else 1000)
+    except ValueError:
+        return math.nan
 
 
 def _tolerations(given: list[Json], evict_after_s: float) -> list[Json]:

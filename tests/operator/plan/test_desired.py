@@ -383,6 +383,37 @@ def test_a_proxys_limit_follows_the_memory_that_it_shares_unless_it_is_given(
     assert proxy["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
 
 
+@pytest.mark.parametrize(
+    ("resources", "requests"),
+    [
+        ("{limits: {memory: 192Mi}}", {"cpu": "100m", "memory": "192Mi"}),
+        ("{limits: {memory: 8Gi, cpu: 4}}", {"cpu": "100m", "memory": "256Mi"}),
+        ("{limits: {cpu: 50m}}", {"cpu": "50m", "memory": "256Mi"}),
+        ("{limits: {cpu: 0.05}}", {"cpu": 0.05, "memory": "256Mi"}),
+        ("{limits: {memory: much}}", {"cpu": "100m", "memory": "256Mi"}),
+        ("{limits: {memory: 192Mi}, requests: {memory: 200Mi}}", {"cpu": "100m", "memory": "200Mi"}),
+    ],
+)
+def test_a_default_request_is_not_above_a_limit_that_a_template_sets(resources: str, requests: Json) -> None:
+    pod = pod_of(
+        of_count(f"{{spec: {{containers: [{{name: model, resources: {resources}}}]}}}}"), "pair-count"
+    )
+    assert pod["spec"]["containers"][0]["resources"]["requests"] == requests
+
+
+def test_a_default_limit_is_not_below_a_request_that_a_template_sets() -> None:
+    resources = "resources: {requests: {memory: 64Gi}}"
+    of_proxy = of_count(f"{{spec: {{containers: [{{name: proxy, {resources}}}]}}}}")
+    proxy = pod_of(of_proxy, "pair-count")["spec"]["initContainers"][0]
+    assert proxy["resources"] == {"requests": {"cpu": "100m", "memory": "64Gi"}, "limits": {"memory": "64Gi"}}
+    of_frontend = with_change(
+        "spec:\n",
+        f"spec:\n  frontend: {{podTemplate: {{spec: {{containers: [{{name: frontend, {resources}}}]}}}}}}\n",
+    )
+    frontend = pod_of(of_frontend, "pair-frontend")["spec"]["containers"][0]
+    assert frontend["resources"]["limits"] == {"memory": "64Gi"}
+
+
 UNREACHABLE = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 
