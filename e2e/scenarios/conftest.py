@@ -4,7 +4,7 @@ is, if its images are the newest."""
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,8 @@ NEEDED_S = {"test_F14_pods_are_deleted_at_random": RANDOM_S + USUAL_S}
 """How long scenarios take."""
 HISTORIES = ROOT / "out" / "e2e"
 """Histories of scenarios that failed."""
+FAILED = "failed"
+"""Property of a scenario that failed: its history is kept, whatever the judge finds."""
 NOT_POSSIBLE = "not possible"
 """Property of a scenario that found that this cluster cannot do it: there is nothing to judge."""
 
@@ -78,6 +80,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.skip(str(error))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fixtures do not hear of a scenario that failed; `judged` does."""
+    report = yield
+    if report.failed and call.when == "call":
+        item.user_properties.append((FAILED, True))
+    return report
+
+
 @contextlib.contextmanager
 def judged(installation: Installation, file: Path, item: pytest.Item) -> Iterator[GraphRun]:
     """A graph that is verified at the end of a scenario, if that was not skipped. The history of one that
@@ -86,6 +99,8 @@ def judged(installation: Installation, file: Path, item: pytest.Item) -> Iterato
     try:
         with graph_on(installation, file) as run:
             yield run
+        if FAILED in dict(item.user_properties):
+            keep_history(run, HISTORIES / item.name)
         if NOT_POSSIBLE not in dict(item.user_properties):
             run.verify()
     except NotPossible as error:
