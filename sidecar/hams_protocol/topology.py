@@ -57,8 +57,12 @@ class ReplicaSet:
 
     def named_twice(self) -> InstanceId | None:
         """Who has two roles in this set, which no change gives anybody; None if nobody has."""
-        named = (*self.holders, *self.joining)
-        return next((instance for instance in named if named.count(instance) > 1), None)
+        seen: set[InstanceId] = set()
+        for instance in (*self.holders, *self.joining):
+            if instance in seen:
+                return instance
+            seen.add(instance)
+        return None
 
     def ends_with(self, end: int) -> tuple[tuple[int, int], ...]:
         """The ends of the next epoch, if the present one ends so."""

@@ -49,8 +49,9 @@ class Truth:
     def committed(self, before: Topology, after: Topology, node: Node) -> None:
         """A topology was committed."""
         for item in after.sets:
-            if item.named_twice() is not None:
-                raise Broken("core", f"{node.id} named {item.named_twice()} twice in {item}")
+            twice = item.named_twice()
+            if twice is not None:
+                raise Broken("core", f"{node.id} named {twice} twice in {item}")
             self._moved(before.find(item.name), item, after, node)
         for table in after.tables:
             old_slots = before.table(table.op).slots

@@ -166,10 +166,9 @@ def decode_topology(data: bytes) -> Topology:
     """The topology in `data`. Raises MalformedRecord."""
     topology = _decoded(data, Topology, "a topology")
     for replica_set in topology.sets:
-        if replica_set.named_twice() is not None:
-            raise MalformedRecord(
-                f"not a topology: {replica_set.name} names {replica_set.named_twice()} twice"
-            )
+        twice = replica_set.named_twice()
+        if twice is not None:
+            raise MalformedRecord(f"not a topology: {replica_set.name} names {twice} twice")
     return topology
 
 

@@ -150,9 +150,13 @@ def _limit_proxy(pod: Json) -> None:
     for container in pod["spec"].get("initContainers") or []:
         if container.get("name") == PROXY:
             resources = container.get("resources") or {}
-            requested = bytes_of(str((resources.get("requests") or {}).get("memory"))) or 0
+            if not isinstance(resources, dict):
+                continue
+            requested = bytes_of(str(_mapping(resources.get("requests")).get("memory"))) or 0
             bound = {"memory": quantity(max(PROXY_MEMORY_BYTES + shared, requested))}
-            container["resources"] = resources | {"limits": bound | (resources.get("limits") or {})}
+            limits = resources.get("limits") or {}
+            if isinstance(limits, dict):
+                container["resources"] = resources | {"limits": bound | limits}
 
 
 def frontend_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token: str = "") -> Json:
@@ -358,15 +362,20 @@ def _fit_defaults(pod: Json, spec: Json) -> None:
     they are the author's."""
     for kind in ("initContainers", "containers"):
         patches = [item for item in spec.get(kind) or [] if isinstance(item, dict)]
-        given = {item.get("name"): item.get("resources") or {} for item in patches}
+        given = {str(item.get("name")): _mapping(item.get("resources")) for item in patches}
         for container in pod["spec"].get(kind, []):
             own, patch = container["resources"], given.get(container["name"], {})
-            for resource, limit in (patch.get("limits") or {}).items():
+            for resource, limit in _mapping(patch.get("limits")).items():
                 if _amount(resource, limit) < _amount(resource, own["requests"].get(resource)):
                     own["requests"][resource] = limit
-            for resource, request in (patch.get("requests") or {}).items():
+            for resource, request in _mapping(patch.get("requests")).items():
                 if _amount(resource, request) > _amount(resource, own.get("limits", {}).get(resource)):
                     own["limits"][resource] = request
+
+
+def _mapping(given: object) -> Json:
+    """What a template gives as a mapping; empty for anything else, which the API server refuses."""
+    return given if isinstance(given, dict) else {}
 
 
 def _amount(resource: str, given: object) -> float:

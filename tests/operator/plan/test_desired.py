@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import (
@@ -399,6 +400,20 @@ def test_a_default_request_is_not_above_a_limit_that_a_template_sets(resources: 
         of_count(f"{{spec: {{containers: [{{name: model, resources: {resources}}}]}}}}"), "pair-count"
     )
     assert pod["spec"]["containers"][0]["resources"]["requests"] == requests
+
+
+@pytest.mark.parametrize("resources", ["x", "[1]", "{limits: x}", "{limits: [1], requests: 3}"])
+@pytest.mark.parametrize("name", ["model", "proxy"])
+def test_resources_that_are_no_mapping_are_left_to_the_api_server(name: str, resources: str) -> None:
+    spec = pod_of(
+        of_count(f"{{spec: {{containers: [{{name: {name}, resources: {resources}}}]}}}}"), "pair-count"
+    )["spec"]
+    found = {item["name"]: item["resources"] for item in (*spec["initContainers"], *spec["containers"])}
+    given = yaml.safe_load(resources)
+    if isinstance(given, dict):
+        assert found[name].items() >= given.items()
+    else:
+        assert found[name] == given
 
 
 def test_a_default_limit_is_not_below_a_request_that_a_template_sets() -> None:
