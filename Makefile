@@ -9,6 +9,7 @@ LINTED    := $(wildcard $(SOURCES) tests e2e images tools benchmarks examples)
 
 # What the doors take from the command line, e.g. `make test T=tests/protocol`, `make sim HISTORIES=100000`.
 T         ?= tests
+BESIDE    ?= -n auto --maxprocesses 4 --dist loadfile
 HISTORIES ?= 2000
 SEED      ?= 1
 DEMO      ?=
@@ -36,7 +37,7 @@ help: ## this list
 
 setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, torch for the demo (versions from requirements.lock)
 	@echo "setup: .venv is ready; next: . .venv/bin/activate && hams --help"
-	@echo "setup: make compile turns the core into machine code (optional; a C compiler, some five minutes on two cores), which takes a third off each request"
+	@echo "setup: make compile turns the core into machine code (optional; a C compiler, one to two minutes on two cores), which takes a third off each request"
 
 # ---- quality ----
 
@@ -59,13 +60,13 @@ check-chart: .venv/.core
 	$(BIN)/pytest -q tests/chart tests/graph/test_crd.py
 
 test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
-	$(BIN)/pytest -m "not process" $(T)
+	$(BIN)/pytest $(BESIDE) -m "not process" $(T)
 
 test-faults: setup ## the tests that start real processes and kill them
 	$(BIN)/pytest -m process $(T)
 
 test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
-	$(BIN)/pytest -m "not process and not etcd" $(T)
+	$(BIN)/pytest $(BESIDE) -m "not process and not etcd" $(T)
 
 fuzz: setup ## 100,000 cases of every fuzzer, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
 	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(patsubst tests,tests/fuzz,$(T))

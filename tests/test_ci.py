@@ -109,6 +109,8 @@ def test_where_no_cluster_can_be_made_nothing_is_built_for_one(tmp_path: Path) -
 def test_the_door_of_the_fuzzers_runs_them_alone(words: list[str], path: str) -> None:
     door = ["make", "--dry-run", "--no-print-directory", "fuzz", *words]
     # Tests are run by make themselves, whose variables would reach the make inside them.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "T"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "T"
+    }
     said = subprocess.run(door, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[-1].split("pytest ")[-1] == path

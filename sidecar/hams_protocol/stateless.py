@@ -118,6 +118,7 @@ class StatelessMachine(Vertex):
         self._running: list[Unit] = []
         self._leaving: dict[int, InstanceId | None] = {}
         self._begun: dict[int, tuple[int, int]] = {}
+        self._in_doubt: set[int] = set()
         self._handed: list[Token] = []
         self._draining = False
         self._stopped = False
@@ -205,6 +206,7 @@ class StatelessMachine(Vertex):
         """Slots may have come, or have been handed over; one taken away means that this instance is
         revoked."""
         topology = self.knowledge.topology
+        self._in_doubt.clear()
         if self.instance in topology.revoked:
             self._stopped = True
             self.ctx.emit(Stop("revoked"))
@@ -271,12 +273,17 @@ class StatelessMachine(Vertex):
         ended. Nor does a request before one that it has begun. Another operator may be leaving, too, and hold
         that one back until this one is complete: in one order for all, the first that is open waits nowhere.
 
+        Once the slot's move is proposed, and as long as it may be committed, nothing of it begins: the
+        successor would execute that again.
+
         Where states are replayed, the slot moves at once (`_pass_on`): everything waits for the successor.
         """
         request = unit.id.request
         slot = slot_number(request, self._slots) if self._leaving else -1
         if self.mode.replays:
             return slot in self._leaving
+        if slot in self._in_doubt:
+            return True
         if slot not in self._leaving or self.joins.meta(unit).hops or self.outbox.tokens(request):
             return False
         return _order(request) > self._begun[slot]
@@ -328,8 +335,11 @@ class StatelessMachine(Vertex):
                 successor,
             )
             if changed is not None:
+                self._in_doubt.add(number)
                 self._proposals.propose(changed)
                 return
+        if self._in_doubt:  # without a successor any more: the next generation, with nothing changed, tells
+            self._proposals.propose(self.knowledge.topology.next())
 
     def _substitute(self) -> InstanceId | None:
         """The other instance that could take a slot from this one: an instance with the fewest."""

@@ -120,6 +120,15 @@ def planned(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(span * (0.1 + 0.4 * number), "drain", rng.choice(names)) for number in range(2)]
 
 
+def slots_pass(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Owners of slots leave gracefully, and commits take their time: requests come while one is under way,
+    those of the shard that numbers slower among them."""
+    drains = [
+        Fault(span * (0.1 + 0.4 * number), "drain", f"primary:{stateless(rng, graph)}") for number in range(2)
+    ]
+    return [Fault(0.0, "slow-etcd", span_s=span + 0.3, amount=rng.choice((10.0, 40.0))), *drains]
+
+
 def successor_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary is to end; its successor dies as it is being named."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
@@ -665,6 +674,13 @@ LATE: dict[str, Scenario] = {
         "graceful ends, and nothing else",
         ("chain", "pair", "fan-stateless", "fan-stateful"),
         planned,
+        once=True,
+    ),
+    "slots-pass": Scenario(
+        "slots move while commits are slow",
+        ("sandwich", "fan-stateless", "router", "feedback", "relay"),
+        slots_pass,
+        shards=2,
         once=True,
     ),
     "successor-dies": Scenario(

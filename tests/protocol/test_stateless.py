@@ -8,7 +8,7 @@ from kit import R0, R1, active_of, graph, of, op, rset, skip, table, topo, value
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
-from hams_protocol.events import BatchFailed, Drain, ModelDied
+from hams_protocol.events import BatchFailed, CasSettled, CasUnknown, Drain, ModelDied
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
@@ -292,6 +292,36 @@ def test_what_precedes_a_request_that_a_leaving_owner_has_begun_waits_for_no_suc
     rig.done(updated=False)
     assert not of(rig.token("F-1", value("F", RequestId(0, 2), "0/2")), StartBatch)
     assert of(rig.get("F-1", Completion(((0, 2, ()),))), Propose)
+
+
+def test_nothing_of_a_slot_begins_while_its_move_may_be_committed():
+    """Seed 50 of slots-pass: the shard that numbers slower sent a request that precedes what had begun. It
+    ran while the commit was under way, and at the successor again."""
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.token("F-1", value("F", R1, "0/1"))
+    rig.done(updated=False)
+    named = topo(2, table("b", ("b-1", 1), successor="b-9"), *REST)
+    rig.learn(named)
+    assert of(rig.get("F-1", Completion(((0, 0, (1,)),))), Propose)
+    assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
+    rig.step(CasUnknown())
+    assert not of(rig.all, StartBatch)[1:], "nobody knows yet"
+    other = topo(3, table("b", ("b-1", 1), successor="b-9"), *REST)
+    assert of(rig.step(CasSettled(other, 3, committed=False)), StartBatch), "it has not moved"
+
+
+def test_a_move_of_unknown_outcome_without_a_successor_is_settled_and_the_slot_goes_on():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
+    (proposed,) = of(rig.step(Drain()), Propose)
+    rig.step(CasUnknown())
+    rig.members(b_1="b")
+    assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
+    settling = of(rig.after(2 * limits.propose_retry_s), Propose)[-1]
+    assert settling.revision == proposed.revision, "one of the two is committed at most"
+    assert settling.topology.table("b") == table("b", ("b-1", 1))
+    rig.step(CasSettled(settling.topology, 2, committed=True))
+    assert of(rig.all, StartBatch) == [], "it is to end: the next one will serve"
 
 
 def test_what_came_first_no_longer_waits_once_a_later_request_is_begun():

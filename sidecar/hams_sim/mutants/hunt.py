@@ -141,6 +141,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "silent-leader-dropped": ("silent-primary",),
     "skip-without-deps": ("F1",),
     "slot-moves-while-busy": ("planned",),
+    "slot-moves-while-served": ("slots-pass",),
     "cut-off-judge-judges": ("apart",),
     "deaf-judge-judges": ("apart-alone",),
     "starved-judge-judges": ("F42",),

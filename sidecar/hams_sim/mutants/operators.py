@@ -243,6 +243,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "slot-moves-while-served": Mutant(
+        "a slot's owner executes on while its move may be committed",
+        "7",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._is_leaving",
+                "if slot in self._in_doubt:",
+                "if slot in ():",
+            ),
+        ),
+    ),
     "unreadable-is-lost": Mutant(
         "a token that its receiver cannot read is neither taken nor acknowledged",
         "3",
