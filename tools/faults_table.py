@@ -11,7 +11,8 @@ A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e`
 simulation for the id its file is named after. Only what these results contain may say "passed", and where
 they lack tests that the sources have (each set of parameters is one), the cell says how many of how many:
 pytest is asked for those of FOLDERS, or a file has its answer. A result of a test that the sources have no
-more is left out, and named.
+more is left out, and named. With `--keep` a cell of which these results say nothing stays as the page has it,
+with its day.
 """
 
 import argparse
@@ -233,8 +234,21 @@ def read_sim(path: Path, into: Cells) -> None:
     cell.when.append(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat())
 
 
-def table(actual: Cells, commit: str = "") -> str:
-    """The whole document. `commit`: of the newest results, if it is known."""
+def cells_of(page: str) -> dict[tuple[str, str], str]:
+    """What a page of before says of each row and level."""
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in page.splitlines()]
+    names = {name for name, _, _ in CATALOGUE}
+    return {
+        (row[0], level): cell
+        for row in rows
+        if row[0] in names and len(row) == 2 + len(LEVELS)
+        for level, cell in zip(LEVELS, row[2:], strict=True)
+    }
+
+
+def table(actual: Cells, commit: str = "", before: dict[tuple[str, str], str] | None = None) -> str:
+    """The whole document. `commit`: of the newest results, if it is known. `before`: cells that stay where
+    there is no result."""
     newest = [f"The newest of these results are of commit {commit}.", ""] if commit else []
     lines = [
         "# Faults",
@@ -267,7 +281,8 @@ def table(actual: Cells, commit: str = "") -> str:
         cells = []
         for level in LEVELS:
             result = actual.get((name, level))
-            cells.append(result.cell() if result is not None else "no result" if level in levels else "-")
+            said = result.cell() if result is not None else "no result" if level in levels else "-"
+            cells.append((before or {}).get((name, level), said) if said == "no result" else said)
         lines.append(f"| {name} | {scenario} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -290,6 +305,9 @@ def main() -> int:
         "--commit", default="", help="of the newest of these results, for the head of the page"
     )
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument(
+        "--keep", action="store_true", help="cells of which these results say nothing stay as they are"
+    )
     options = parser.parse_args()
     cells: Cells = {}
     try:
@@ -307,7 +325,8 @@ def main() -> int:
         return 2
     for test in gone:
         print(f"left out, the sources have it no more: {test}", file=sys.stderr)
-    options.out.write_text(table(cells, options.commit))
+    before = cells_of(options.out.read_text()) if options.keep and options.out.exists() else {}
+    options.out.write_text(table(cells, options.commit, before))
     return 0
 
 

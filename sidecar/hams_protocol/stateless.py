@@ -119,6 +119,8 @@ class StatelessMachine(Vertex):
         self._leaving: dict[int, InstanceId | None] = {}
         self._begun: dict[int, tuple[int, int]] = {}
         self._in_doubt: set[int] = set()
+        self._owners: set[InstanceId] = set()
+        self._departed: set[InstanceId] = set()
         self._handed: list[Token] = []
         self._draining = False
         self._stopped = False
@@ -212,6 +214,9 @@ class StatelessMachine(Vertex):
             self.ctx.emit(Stop("revoked"))
             return
         slots = self.knowledge.slots_of(self.operator.name)
+        owners = {slot.instance for slot in slots if slot.instance is not None}
+        self._departed |= self._owners - owners
+        self._owners = owners
         owned = {number: slot.epoch for number, slot in enumerate(slots) if slot.instance == self.instance}
         self._slots = len(slots)
         gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
@@ -238,6 +243,7 @@ class StatelessMachine(Vertex):
 
     def members_changed(self) -> None:
         """See `Vertex`."""
+        self._departed.intersection_update(self.members)
         self._inquire_on()
 
     def peer_up(self, peer: InstanceId) -> None:
@@ -319,11 +325,13 @@ class StatelessMachine(Vertex):
             return
         if not self._proposals.may_propose:
             return
-        busy = {slot_number(unit.id.request, self._slots) for unit in self._running}
+        open_requests = {unit.id.request for unit in self._running} | self.attempts.announced_requests
         if not self.mode.replays:
-            busy |= {slot_number(request, self._slots) for request in self.outbox.requests()}
+            open_requests.update(self.outbox.requests())
+        busy = {slot_number(request, self._slots) for request in open_requests}
         for number, successor in self._leaving.items():
-            successor = successor or self._substitute()
+            if successor not in self.members:
+                successor = self._substitute() if self._draining else None
             if successor is None or number in busy or number in self._inquiries:
                 continue
             changed = pass_on(
@@ -335,6 +343,8 @@ class StatelessMachine(Vertex):
                 successor,
             )
             if changed is not None:
+                # What is complete is not run again: the successor may hear of that from here first.
+                self.ctx.send(successor, self.knowledge.completed.snapshot())
                 self._in_doubt.add(number)
                 self._proposals.propose(changed)
                 return
@@ -342,7 +352,8 @@ class StatelessMachine(Vertex):
             self._proposals.propose(self.knowledge.topology.next())
 
     def _substitute(self) -> InstanceId | None:
-        """The other instance that could take a slot from this one: an instance with the fewest."""
+        """The other instance that could take a slot from this one: an instance with the fewest. Who has
+        handed over all that it had is on its way out, though still registered."""
         owners = [slot.instance for slot in self.knowledge.slots_of(self.operator.name)]
         revoked = self.knowledge.topology.revoked
         others = [
@@ -351,7 +362,7 @@ class StatelessMachine(Vertex):
             if item.of == self.operator.name and item.instance != self.instance
         ]
         return min(
-            (item for item in others if item not in revoked),
+            (item for item in others if item not in revoked and item not in self._departed),
             key=lambda item: (owners.count(item), item),
             default=None,
         )

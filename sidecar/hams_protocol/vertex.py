@@ -209,7 +209,7 @@ class Vertex(ABC):
             self.ctx.send(sender, AttemptAck(attempt.source, attempt.request, attempt.lane, attempt.serial))
 
     def _news(self, sender: InstanceId, news: TopologyNews) -> None:
-        self.learn_topology(TopologyLearnt(news.topology, -1))
+        self.learn_topology(TopologyLearnt(news.topology, news.revision))
 
     def _announced(self, sender: InstanceId, notice: Durable) -> None:
         risen = self.knowledge.announce(notice)

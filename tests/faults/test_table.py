@@ -183,3 +183,11 @@ def test_what_is_no_result_is_refused(tool: ModuleType, tmp_path: Path, name: st
     (tmp_path / name).write_text(text)
     with pytest.raises(tool.BadResults):
         tool.read_sim(tmp_path / name, {})
+
+
+def test_a_cell_without_a_result_stays_as_it_was_and_a_new_result_replaces_it(tool: ModuleType) -> None:
+    before = tool.cells_of(tool.table({("F1", "S"): tool.RowResult(passed=3, there=3, when=["2026-01-01"])}))
+    kept = rows(tool.table({}, before=before))["F1"]
+    assert kept[0] == "passed (3 tests), 0 s, 2026-01-01"
+    fresh = {("F1", "S"): tool.RowResult(failed=1, there=1, when=["2026-02-02"])}
+    assert rows(tool.table(fresh, before=before))["F1"][0].startswith("**failed**")

@@ -750,7 +750,7 @@ def test_a_copy_for_keeping_frees_what_it_says_is_complete():
     """Seed 2097324: later broadcasts held nothing new, so a slot's owner waited for ever for a request that
     was complete before it handed the slot over."""
     rig = active_of(DATA, "p", "p-1", topo(3, ALONE, table("p", ("p-1", 1))))
-    rig.step(MembersChanged(EVERYBODY))
+    rig.step(MembersChanged((*EVERYBODY, Member("p-9", "p", ""))))
     rig.token("F-1", value("F", R0, "0/0"))
     rig.done(updated=False)
     handed = topo(4, ALONE, table("p", ("p-1", 1), successor="p-9"))

@@ -203,6 +203,10 @@ KILLERS: dict[str, Callable[[], None]] = {
         stateless.test_a_set_whose_leader_died_before_it_answered_must_answer_by_its_new_leader
     ),
     "skip-without-deps": primary.test_a_unit_of_skips_takes_a_seq_and_a_record_but_no_model_and_no_capture,
+    "successor-untold": stateless.test_a_successor_is_told_what_is_complete_before_the_slot_moves,
+    "slot-goes-to-departed": (
+        stateless.test_a_slot_goes_to_nobody_who_has_handed_over_all_that_it_had_or_is_not_registered
+    ),
     "slot-moves-while-served": stateless.test_nothing_of_a_slot_begins_while_its_move_may_be_committed,
     "slot-moves-while-busy": stateless.test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed,
     "admits-while-closed": succession.test_only_what_would_be_admitted_is_lost_and_only_once_closed,

@@ -270,6 +270,7 @@ def test_what_came_again_for_a_slot_that_is_back_counts_and_what_became_orphan_d
 
 def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():
     rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
     rig.token("F-1", value("F", R0, "0/0"))
     rig.done(updated=False)
     successor = topo(2, table("b", ("b-1", 1), successor="b-9"), *REST)
@@ -285,6 +286,7 @@ def test_what_precedes_a_request_that_a_leaving_owner_has_begun_waits_for_no_suc
     the second back, the other the other way round: neither request was ever complete, so neither slot
     moved."""
     rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
     rig.token("F-1", value("F", R1, "0/1"))
     rig.done(updated=False)
     rig.learn(topo(2, table("b", ("b-1", 1), successor="b-9"), *REST))
@@ -298,6 +300,7 @@ def test_nothing_of_a_slot_begins_while_its_move_may_be_committed():
     """Seed 50 of slots-pass: the shard that numbers slower sent a request that precedes what had begun. It
     ran while the commit was under way, and at the successor again."""
     rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
     rig.token("F-1", value("F", R1, "0/1"))
     rig.done(updated=False)
     named = topo(2, table("b", ("b-1", 1), successor="b-9"), *REST)
@@ -322,6 +325,43 @@ def test_a_move_of_unknown_outcome_without_a_successor_is_settled_and_the_slot_g
     assert settling.topology.table("b") == table("b", ("b-1", 1))
     rig.step(CasSettled(settling.topology, 2, committed=True))
     assert of(rig.all, StartBatch) == [], "it is to end: the next one will serve"
+
+
+def test_a_successor_is_told_what_is_complete_before_the_slot_moves():
+    """The owner knew that a request was complete, and neither its successor nor who had sent it: the
+    successor was sent it, and executed it again."""
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.done(updated=False)
+    rig.step(Drain())
+    effects = rig.get("F-1", Completion(((0, 1, ()),)))
+    told, proposed = of(effects, Completion, "b-9"), of(effects, Propose)
+    assert told == [Completion(((0, 1, ()),))]
+    assert len(proposed) == 1
+
+
+def test_a_slot_goes_to_nobody_who_has_handed_over_all_that_it_had_or_is_not_registered():
+    both = topo(1, table("b", ("b-1", 1), ("b-9", 1)), *REST)
+    data = graph(op("b", FRONTEND, to=("c", "d"), slots=2), op("c", "b"), op("d", "b", stateful=True))
+    rig = active_of(data, "b", "b-9", both)
+    rig.members(b_1="b", b_9="b")
+    (proposed,) = of(rig.step(Drain()), Propose)
+    assert proposed.topology.table("b").slots[1].instance == "b-1"
+    # b-1 was faster: it has left its slot to b-9, and is still registered
+    won = topo(2, table("b", ("b-9", 2), ("b-9", 1)), *REST)
+    assert not of(rig.step(CasSettled(won, 2, committed=False)), Propose)
+    assert not of(rig.after(2 * limits.propose_retry_s), Propose)
+    (proposed,) = of(rig.members(b_1="b", b_9="b", b_5="b"), Propose)
+    assert [slot.instance for slot in proposed.topology.table("b").slots] == ["b-9", "b-5"]
+
+
+def test_a_topology_from_a_peer_has_the_revision_that_a_proposal_needs():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
+    named = topo(2, table("b", ("b-1", 1), successor="b-9"), *REST)
+    (proposed,) = of(rig.get("c-1", TopologyNews(named, 17)), Propose)
+    assert proposed.revision == 17
 
 
 def test_what_came_first_no_longer_waits_once_a_later_request_is_begun():

@@ -307,6 +307,8 @@ NOT_CAUGHT: dict[str, str] = {
     "told-unaware": RARE,
     "rollback-drops-keeper": RARE,
     "silent-asked-to-go-back": RARE,
+    "successor-untold": "a transcript kills it; the message may be late anyway, so no scene asserts it",
+    "slot-goes-to-departed": "a transcript kills it; a failover heals it, so no invariant breaks",
     "vacant-slot-open": "a transcript kills it; in histories a client gets an error that section 4 allows",
 }
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a

@@ -255,6 +255,30 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "successor-untold": Mutant(
+        "who proposes a slot's successor does not tell it what is complete",
+        "7",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._pass_on",
+                "self.ctx.send(successor, self.knowledge.completed.snapshot())",
+                "pass",
+            ),
+        ),
+    ),
+    "slot-goes-to-departed": Mutant(
+        "a slot goes to an instance that has handed over all that it had",
+        "7",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._substitute",
+                "and item not in self._departed",
+                "",
+            ),
+        ),
+    ),
     "unreadable-is-lost": Mutant(
         "a token that its receiver cannot read is neither taken nor acknowledged",
         "3",
