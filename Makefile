@@ -9,7 +9,7 @@ LINTED    := $(wildcard $(SOURCES) tests e2e images tools benchmarks examples)
 
 # What the doors take from the command line, e.g. `make test T=tests/protocol`, `make sim HISTORIES=100000`.
 T         ?= tests
-BESIDE    ?= -n auto --maxprocesses 4 --dist loadfile
+PROCESSES ?= auto
 HISTORIES ?= 2000
 SEED      ?= 1
 DEMO      ?=
@@ -59,14 +59,14 @@ check-imports: .venv/.core
 check-chart: .venv/.core
 	$(BIN)/pytest -q tests/chart tests/graph/test_crd.py
 
-test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
-	$(BIN)/pytest $(BESIDE) -m "not process" $(T)
+test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part; PROCESSES=0: in one process, as a debugger needs)
+	$(BIN)/pytest -n $(PROCESSES) --maxprocesses 4 --dist loadfile -m "not process" $(T)
 
 test-faults: setup ## the tests that start real processes and kill them
 	$(BIN)/pytest -m process $(T)
 
 test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
-	$(BIN)/pytest $(BESIDE) -m "not process and not etcd" $(T)
+	$(BIN)/pytest -n $(PROCESSES) --maxprocesses 4 --dist loadfile -m "not process and not etcd" $(T)
 
 fuzz: setup ## 100,000 cases of every fuzzer, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
 	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(patsubst tests,tests/fuzz,$(T))
