@@ -9,6 +9,8 @@ from typing import cast
 
 import numpy as np
 
+from hams_operator.cli.output import CommandError
+
 
 def infer_request(graph: str, nbytes: int, key: str | None = None) -> bytes:
     """One POST infer with a single FP32 tensor `x` of one row, binary both ways."""
@@ -110,7 +112,8 @@ class Client(asyncio.Protocol):
 async def closed_loop(
     port: int, request: bytes, clients: int, seconds: float, warm_up_s: float
 ) -> list[float]:
-    """Seconds of each request answered within the window. Raises RuntimeError if a client failed."""
+    """Seconds of each request answered within the window. Raises CommandError if a client got
+    anything but 200."""
     loop = asyncio.get_running_loop()
     made = [
         (await loop.create_connection(lambda: Client(request), "127.0.0.1", port))[1] for _ in range(clients)
@@ -122,7 +125,7 @@ async def closed_loop(
     for client in made:
         client.transport.abort()
         if client.failure is not None:
-            raise RuntimeError(client.failure)
+            raise CommandError(f"expected 200 for every request, found {client.failure}")
     return [took for client in made for at, took in client.took if begin <= at - took and at <= end]
 
 

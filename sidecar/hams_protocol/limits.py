@@ -196,6 +196,14 @@ patience_stretch_max = 4.0
 first_roles_wait_s = 2.0
 """How long shards wait for all frontends to register before those that are there share them."""
 
+probe_repeat_s = 0.1
+"""A probe that waits for its answer is repeated after this long: it or its answer may have been lost, as a
+connection stands in one direction before it stands in the other."""
+
+registration_wait_s = 1.0
+"""The silence of an instance that a manager has never seen registered counts no sooner: the topology that
+names it may have come from a peer, before its registration came from etcd."""
+
 probe_again_after_s = 0.5
 """A suspect that nobody could stand in for is probed again after this long."""
 

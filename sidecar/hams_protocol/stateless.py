@@ -113,7 +113,7 @@ class StatelessMachine(Vertex):
         self._slots = 0
         self._fans_out = len(self.operator.targets) > 1
         self._inquiries: dict[int, Inquiry] = {}
-        self._model_ready = False
+        self._model_ready = self._model_dead = False
         self._batch = 0
         self._running: list[Unit] = []
         self._leaving: dict[int, InstanceId | None] = {}
@@ -444,7 +444,7 @@ class StatelessMachine(Vertex):
         if isinstance(message, SlotAnswer):
             self._slot_answer(sender, message)
         elif isinstance(message, Probe):
-            health = Health.HEALTHY if self._model_ready else Health.MODEL_DEAD
+            health = Health.MODEL_DEAD if self._model_dead else Health.HEALTHY  # not while it starts
             epoch = max(self._owned.values(), default=0)
             report = RoleReport(self.operator.name, self.role, epoch, -1, self.ready)
             reports = (report, *self.keeper.reports())
@@ -574,7 +574,7 @@ class StatelessMachine(Vertex):
             self._batch_failed(event)
             return
         if isinstance(event, ModelReady):
-            self._model_ready = True
+            self._model_ready, self._model_dead = True, False
             return
         if isinstance(event, ModelDied):
             self._model_died(event)
@@ -683,7 +683,7 @@ class StatelessMachine(Vertex):
 
     def _model_died(self, event: ModelDied) -> None:
         """Say at once which requests were in it, and that this instance cannot serve its slots."""
-        self._model_ready = False
+        self._model_ready, self._model_dead = False, True
         if self._running:
             self.run_ended(self._batch, 0.0, ok=False)
         units, self._running = self._running, []

@@ -120,6 +120,16 @@ def planned(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(span * (0.1 + 0.4 * number), "drain", rng.choice(names)) for number in range(2)]
 
 
+def connecting(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Instances have just started: each direction of each connection stands a little later, and to a manager
+    whose watch lags the topology comes from a peer, before the registration of who is named in it."""
+    return [
+        Fault(0.0, "connecting", span_s=span, amount=rng.choice((0.02, 0.1, 0.15))),
+        Fault(0.0, "slow-watch", "any:manager", span_s=span, amount=rng.choice((10.0, 30.0, 100.0))),
+        *planned(rng, graph, span),
+    ]
+
+
 def slots_pass(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Owners of slots leave gracefully, and commits take their time: requests come while one is under way,
     those of the shard that numbers slower among them."""
@@ -682,6 +692,13 @@ LATE: dict[str, Scenario] = {
         slots_pass,
         shards=2,
         once=True,
+    ),
+    "connecting": Scenario(
+        "connections stand one after the other; nobody dies",
+        (*CHAINS, *FANS, "single"),
+        connecting,
+        once=True,
+        replaced=0,
     ),
     "successor-dies": Scenario(
         "who is to have a set dies", ("single", "pair", "sandwich"), successor_dies, backups=1

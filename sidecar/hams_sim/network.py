@@ -93,6 +93,7 @@ class Network:
         self.slow_of = ""
         self.echo = 0.0
         self.mute = 0.0
+        self.connect_s = 0.0
         self.adversary = Adversary(rng)
         self._held: dict[int, tuple[Link, int, Message]] = {}
         self._holds = 0
@@ -105,7 +106,16 @@ class Network:
             receiver.links_in[sender.id] = link
             if (sender.host_cut & 1) or (receiver.host_cut & 2):
                 link.cut = 1
+            if self.connect_s:
+                link.cut += 1
+                self.world.after(self.connect_s * self.rng.random(), self._stands, link)
         return link
+
+    def _stands(self, link: Link) -> None:
+        """The first connection in this direction stands; what was sent before is lost."""
+        self.heal(link)
+        if not (link.cut or link.broken):
+            self.world.watching.peer_up(link.sender, link.receiver.id)
 
     def send(self, sender: "Node", target: str, message: Message) -> None:
         """One message leaves."""

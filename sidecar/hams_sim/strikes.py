@@ -249,6 +249,10 @@ def _echo(faults: "Faults", fault: "Fault", node: Node | None) -> None:
     _set_for(faults, fault, faults.world.network, 0.0, "echo")
 
 
+def _connecting(faults: "Faults", fault: "Fault", node: Node | None) -> None:
+    _set_for(faults, fault, faults.world.network, 0.0, "connect_s")
+
+
 def _deadly(faults: "Faults", fault: "Fault", node: Node | None) -> None:
     faults.world.deadly = True
     _set_for(faults, fault, faults.world.network, 0.0, "mute")
@@ -456,6 +460,7 @@ OF_WORLD: dict[str, Callable[["Faults", "Fault", Node | None], None]] = {
     "start": _start,
     "starvation": _starvation,
     "echo": _echo,
+    "connecting": _connecting,
     "slow-etcd": _slow_etcd,
     "slow-records": _slow_records,
 }

@@ -222,6 +222,13 @@ def proposed(rig):
     return of(rig.all, Propose)[-1].topology
 
 
+def without_lease(name, revoked, sets):
+    """A manager that has seen `name` registered, and sees it no more."""
+    rig = manager((name, "q"), revoked=revoked, sets=sets)
+    rig.step(MembersChanged(tuple(item for item in rig.machine.members.values() if item.instance != name)))
+    return rig
+
+
 def test_kept_states_are_asked_only_where_no_in_sync_member_answers():
     rig = manager(("q-2", "q"))
     assert set(freezes(rig.all)) == {"q-2"}
@@ -297,8 +304,7 @@ def report(epoch=1):
 
 
 def test_a_primary_is_revoked_when_the_kept_state_of_a_member_has_just_answered():
-    sets = (P1, rset("q", "q-2", "q-1"))
-    rig = manager(revoked=("q-1",), sets=sets)
+    rig = without_lease("q-2", revoked=("q-1",), sets=(P1, rset("q", "q-2", "q-1")))
     rig.after(0.4)  # q-2 has no lease: it is suspect
     assert not [
         item
@@ -310,7 +316,7 @@ def test_a_primary_is_revoked_when_the_kept_state_of_a_member_has_just_answered(
 
 
 def test_a_kept_state_of_another_epoch_replaces_nobody():
-    rig = manager(revoked=("q-1",), sets=(P1, rset("q", "q-2", "q-1", epoch=2, ends=((1, 3),))))
+    rig = without_lease("q-2", revoked=("q-1",), sets=(P1, rset("q", "q-2", "q-1", epoch=2, ends=((1, 3),))))
     rig.after(0.4)
     rig.get("q-9", replace(report(), nonce=0))
     assert not [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked]

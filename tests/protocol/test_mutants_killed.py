@@ -67,6 +67,13 @@ KILLERS: dict[str, Callable[[], None]] = {
     "found-unseen": (
         recovery.test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion
     ),
+    "probed-once": (
+        recovery.test_a_probe_is_repeated_before_silence_counts_for_it_or_its_answer_may_have_been_lost
+    ),
+    "unregistered-judged": (
+        recovery.test_who_is_named_before_its_registration_has_come_is_not_judged_by_the_silence_until_then
+    ),
+    "starting-is-dead": stateless.test_a_model_that_starts_is_not_dead,
     "lost-probe-counts": (recovery.test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back),
     "cut-off-judge-judges": recovery.test_a_manager_that_was_cut_off_hears_others_before_it_judges_them,
     "starved-judge-judges": (

@@ -33,6 +33,7 @@ DATA = graph(
     op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True)
 )
 EVERYBODY = {"F_1": "F", "p_1": "p", "p_2": "p", "p_3": "p", "q_1": "q", "q_2": "q", "s_1": "s", "s_2": "s"}
+WITHOUT_S = {name: of for name, of in EVERYBODY.items() if of != "s"}
 P = rset("p", "p-1", "p-2", "p-3")
 Q = rset("q", "q-1", "q-2")
 S = table("s", ("s-1", 1))
@@ -107,6 +108,43 @@ def test_whom_an_attempt_replaces_it_goes_on_replacing_though_he_answers_late():
     assert proposed(fence_answer(rig, False)).revoked == ("p-1",), (
         "his backups have frozen, and only another topology thaws them"
     )
+
+
+def test_a_probe_is_repeated_before_silence_counts_for_it_or_its_answer_may_have_been_lost():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    assert probes(rig)["p-1"] == 1
+    rig.all.clear()
+    rig.after(limits.probe_repeat_s)
+    assert probes(rig)["p-1"] == 1
+    rig.get("p-1", ProbeAnswer(1, Health.HEALTHY, 1))
+    assert not rig.machine.suspects
+
+
+def test_who_is_named_before_its_registration_has_come_is_not_judged_by_the_silence_until_then():
+    rig = manager(P, Q, table("s", (None, 0)), **WITHOUT_S)
+    rig.get("p-1", TopologyNews(topo(2, P, Q, S), 7))
+    assert "s-1" in rig.machine.suspects
+    rig.after(limits.registration_wait_s / 2)
+    assert not of(rig.all, Propose), "nobody knows where it is: it cannot have been asked"
+    rig.members(m_1="manager", **EVERYBODY)
+    rig.after(limits.probe_timeout_min_s / 2)
+    assert not of(rig.all, Propose), "it has just been asked"
+    assert proposed(rig.after(limits.probe_timeout_min_s)).revoked == ("s-1",)
+
+
+def test_who_is_named_and_never_registers_is_judged_all_the_same():
+    rig = manager(P, Q, table("s", (None, 0)), **WITHOUT_S)
+    rig.get("p-1", TopologyNews(topo(2, P, Q, S), 7))
+    assert proposed(rig.after(limits.registration_wait_s)).revoked == ("s-1",)
+
+
+def test_a_slot_owner_whose_model_is_dead_stays_where_the_only_other_instance_is_suspected():
+    rig = manager(P, Q, S)
+    rig.step(PeerDown("s-2", refused=True))
+    rig.get("s-1", Suspect("s-1", "its model died"))
+    assert not of(rig.all, Propose)
+    assert proposed(rig.step(PeerUp("s-2"))).revoked == ("s-1",)
 
 
 def test_a_slot_owner_is_revoked_by_the_commit_that_replaces_it():

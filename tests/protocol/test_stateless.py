@@ -3,12 +3,12 @@ slot over when it is done."""
 
 from dataclasses import replace
 
-from kit import R0, R1, active_of, graph, of, op, rset, skip, table, topo, value
+from kit import R0, R1, Rig, active_of, graph, of, op, rset, skip, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
-from hams_protocol.events import BatchFailed, CasSettled, CasUnknown, Drain, ModelDied
+from hams_protocol.events import BatchFailed, CasSettled, CasUnknown, Drain, ModelDied, ModelReady
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
@@ -16,13 +16,17 @@ from hams_protocol.messages import (
     AttemptAck,
     Completion,
     Deliver,
+    Health,
     Kind,
+    Probe,
+    ProbeAnswer,
     SlotAnswer,
     SlotQuery,
     Suspect,
     TokenAcks,
     TopologyNews,
 )
+from hams_protocol.stateless import StatelessMachine
 
 
 def fan_out():
@@ -48,6 +52,15 @@ def asked(effects):
 def answered(rig, *tokens):
     rig.get("c-1", SlotAnswer("b", 0, 2, tokens))
     return rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1)))
+
+
+def test_a_model_that_starts_is_not_dead():
+    rig = Rig(StatelessMachine(fan_out(), "b", "b-1"))
+    health = [of(rig.get("m-1", Probe(1)), ProbeAnswer)[0].health]
+    for event in (ModelReady("", None), ModelDied("it crashed"), ModelReady("", None)):
+        rig.step(event)
+        health.append(of(rig.get("m-1", Probe(1)), ProbeAnswer)[0].health)
+    assert health == [Health.HEALTHY, Health.HEALTHY, Health.MODEL_DEAD, Health.HEALTHY]
 
 
 def test_a_first_owner_asks_nobody():

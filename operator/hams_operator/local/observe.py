@@ -490,10 +490,12 @@ def _serves(answer: ProbeAnswer | None, name: str, epoch: int) -> bool:
     """Whether an instance says that it serves its role there."""
     if answer is None or answer.health is not Health.HEALTHY:
         return False
-    roles = [role for role in answer.roles if role.name == name]
-    return not answer.roles or any(
-        role.ready and role.role in ("primary", "active", "frontend") and role.epoch >= epoch
-        for role in roles
+    return any(
+        role.name == name
+        and role.ready
+        and role.role in ("primary", "active", "frontend")
+        and role.epoch >= epoch
+        for role in answer.roles
     )
 
 

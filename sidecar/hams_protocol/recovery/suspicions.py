@@ -42,7 +42,7 @@ class Suspicion:
         self.reason = reason
         self.nonce = nonce
         self.began_at = self.asked_at = now
-        self.again_at = now + limits.probe_again_after_s
+        self.again_at = now + limits.probe_repeat_s
         self.confirmed_at = FOREVER
         self.health: Health | None = None
         self.rollbacks: dict[str, int] = {}
@@ -69,6 +69,7 @@ class Suspicions:
         self._doubts_until = -FOREVER
         self._hears_nobody = False
         self._met: set[InstanceId] = set()
+        self._registered: set[InstanceId] = set()
         self._patience = Patience()
         self._nonces = 0
         self._starved_s = 0.0
@@ -95,6 +96,8 @@ class Suspicions:
         judged_at = min(max(due, self.lateness.judges_at), silent_since + limits.silence_max_s)
         if self._hears_nobody:
             judged_at = silent_since + limits.silence_max_s
+        if suspicion.instance not in self._registered:
+            judged_at = max(judged_at, suspicion.began_at + limits.registration_wait_s)
         return max(judged_at, self._doubts_until)
 
     def late(self, by_s: float) -> None:
@@ -139,10 +142,11 @@ class Suspicions:
             if unsettled and now >= self.judged_at(suspicion):
                 self.confirm(suspicion, None)
             elif now >= suspicion.again_at:
-                judges = self.lateness.may_judge(now)
-                suspicion.again_at = now + (
-                    limits.probe_again_after_s if judges else limits.probe_again_starved_s
-                )
+                fresh = unsettled and now < suspicion.asked_at + self.timeout_s
+                again_after_s = limits.probe_repeat_s if fresh else limits.probe_again_after_s
+                if not self.lateness.may_judge(now):
+                    again_after_s = limits.probe_again_starved_s
+                suspicion.again_at = now + again_after_s
                 if not unsettled:  # else the first probe counts, or it would never have waited long enough
                     suspicion.asked_at = now
                 self._probe(suspicion)
@@ -219,6 +223,10 @@ class Suspicions:
         """`here`: registered, or with a role. Nothing is remembered of any other instance."""
         self._patience.keep(self._m.members)
         self._met &= here
+        now, came = self._ctx.now, self._m.members.keys() - self._registered
+        for suspicion in [item for name, item in self.open.items() if name in came]:
+            suspicion.asked_at = now  # nobody knew where it is before
+        self._registered = (self._registered | came) & here
         self.down = {item: refused for item, refused in self.down.items() if item in here}
         self.answered_at = {item: at for item, at in self.answered_at.items() if item in here}
         self.held_at = {key: at for key, at in self.held_at.items() if key[0] in here}

@@ -129,8 +129,8 @@ class Verdicts:
         )
 
     def _has_substitute(self, suspicion: Suspicion) -> bool:
-        """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its
-        slots."""
+        """A dead slot owner is revoked at once; one whose proxy lives only if another instance, which is not
+        suspected itself, can take its slots."""
         if suspicion.health is None:
             return True
         topology = self._knowledge.topology
@@ -139,10 +139,8 @@ class Verdicts:
             for table in topology.tables
             if any(slot.instance == suspicion.instance for slot in table.slots)
         ]
-        return all(
-            any(item != suspicion.instance for item in assign.candidates(self._m.members, op, topology))
-            for op in ops
-        )
+        # The suspect itself is not among the living.
+        return all(assign.candidates(self._suspicions.living(), op, topology) for op in ops)
 
     def to_roll_back(self) -> list[str]:
         """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no

@@ -196,6 +196,24 @@ MUTANTS: dict[str, Mutant] = {
         "6",
         (Edit("recovery.suspicions", "Suspicions.ask_again", "if suspicion is not None:", "if False:"),),
     ),
+    "probed-once": Mutant(
+        "a probe is not repeated though its answer may have been lost",
+        "6",
+        (
+            Edit("recovery.suspicions", "Suspicions.expire", "if fresh else", "if False else"),
+            Edit(
+                "recovery.suspicions",
+                "Suspicion.__init__",
+                "limits.probe_repeat_s",
+                "limits.probe_again_after_s",
+            ),
+        ),
+    ),
+    "unregistered-judged": Mutant(
+        "who is named before its registration has come is judged by its silence until then",
+        "6",
+        (Edit("recovery.suspicions", "Suspicions.judged_at", "not in self._registered", "in ()"),),
+    ),
     "lost-while-held": Mutant(
         "a state is called lost once its primary is gone, though a backup holds it",
         "7.2",

@@ -267,6 +267,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "starting-is-dead": Mutant(
+        "a proxy says that its model is dead while that starts",
+        "6",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine.message",
+                "if self._model_dead else",
+                "if not self._model_ready else",
+            ),
+        ),
+    ),
     "slot-goes-to-departed": Mutant(
         "a slot goes to an instance that has handed over all that it had",
         "7",

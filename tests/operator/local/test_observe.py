@@ -57,6 +57,7 @@ def test_an_instance_serves_only_the_epoch_that_the_topology_says() -> None:
         "late": answer(RoleReport("count", "primary", 2, 0, True)),
         "loading": answer(RoleReport("count", "primary", 3, 0, False)),
         "backup": answer(RoleReport("count", "backup", 3, 0, True)),
+        "has not heard of its role": answer(),
     }
     serving = serving_of(topology, answers, "")
     assert [name for name in answers if serving.serves(name, "count")] == ["a"]
