@@ -133,6 +133,92 @@ def test_who_is_named_before_its_registration_has_come_is_not_judged_by_the_sile
     assert proposed(rig.after(limits.probe_timeout_min_s)).revoked == ("s-1",)
 
 
+def told(rig, until, coming, answer):
+    """Lets time pass: `coming` are events, each with its time; `answer(now)` the health that `s-1` answers a
+    probe with, None where the answer is lost. The proposals, each with its time."""
+    coming, proposals = list(coming), []
+    while True:
+        due = min([rig.machine.deadline(), *(at for at, _ in coming)])
+        if due > until:
+            return proposals
+        rig.now = max(rig.now, due)
+        effects = coming.pop(0)[1]() if coming and coming[0][0] <= rig.now else rig.step(Tick())
+        for probe in of(effects, Probe, "s-1"):
+            health = answer(rig.now)
+            if health is not None:
+                effects = [*effects, *rig.get("s-1", ProbeAnswer(probe.nonce, health, 2))]
+        proposals += [(rig.now, item.topology) for item in of(effects, Propose)]
+
+
+def named_unregistered(**members):
+    """A manager that has heard from a peer that `s-1`, of which it knows nothing else, owns a slot."""
+    rig = manager(P, Q, table("s", (None, 0)), **(members or WITHOUT_S))
+    rig.get("p-1", TopologyNews(topo(2, P, Q, S), 7))
+    return rig
+
+
+@pytest.mark.parametrize("registered_at", [0.05, 0.15, 0.29, 0.31, 0.35, 0.45, 0.49, 0.55, 0.82, 0.99])
+def test_whenever_a_registration_comes_the_answers_that_are_lost_until_the_way_back_stands_revoke_nobody(
+    registered_at,
+):
+    rig = named_unregistered()
+    coming = [
+        (registered_at, lambda: rig.members(m_1="manager", **EVERYBODY)),
+        (registered_at + 0.01, lambda: rig.step(PeerUp("s-1"))),
+    ]
+    assert not told(rig, 3.0, coming, lambda now: Health.HEALTHY if now > registered_at + 0.11 else None)
+    assert not rig.machine.suspects
+
+
+def test_a_suspect_that_a_manager_has_given_up_before_it_was_registered_is_asked_again():
+    rig = manager(
+        P, Q, table("s", (None, 0)), instance="m-2", managers=("m_1", "m_2"), revoked=(), **WITHOUT_S
+    )
+    rig.get("p-1", TopologyNews(topo(2, P, Q, S), 7))
+    coming = [(1.02, lambda: rig.members(m_1="manager", m_2="manager", **EVERYBODY))]
+    assert not told(rig, 3.0, coming, lambda now: Health.HEALTHY if now > 1.1 else None)
+
+
+def test_an_owner_that_has_said_that_its_model_is_dead_is_not_called_silent_for_its_registration():
+    rig = named_unregistered()
+    coming = [(0.3, lambda: rig.members(m_1="manager", **WITHOUT_S, s_1="s"))]
+    assert not told(rig, 3.0, coming, lambda now: Health.MODEL_DEAD)
+
+
+def test_time_before_the_registration_teaches_no_patience():
+    rig = named_unregistered()
+    coming = [
+        (0.7, lambda: rig.members(m_1="manager", **EVERYBODY)),
+        (0.7, lambda: rig.step(PeerUp("s-1"))),
+    ]
+    told(rig, 0.8, coming, lambda now: Health.HEALTHY if now > 0.69 else None)
+    assert rig.machine.suspicions.timeout_s == limits.probe_timeout_min_s
+
+
+@pytest.mark.parametrize("late_s", [0.03, 0.08, 0.1, 0.2])
+def test_a_starved_judge_asks_once_more_before_silence_counts(late_s):
+    rig = manager(P, Q, S)
+    rig.step(PeerDown("s-1"))
+    coming = [(0.03, lambda: rig.step(Late(late_s)))]
+    assert not told(rig, 5.0, coming, lambda now: Health.HEALTHY if now > 0.2 else None)
+    assert not rig.machine.suspects
+
+
+def test_an_owner_whose_model_is_dead_stays_though_one_answer_of_it_is_lost():
+    rig = manager(P, Q, S, **WITHOUT_S, s_1="s")
+    rig.get("s-1", Suspect("s-1", "its model died"))
+    lost = []
+
+    def answer(now):
+        if now > 0.45 and not lost:
+            lost.append(now)
+            return None
+        return Health.MODEL_DEAD
+
+    assert not told(rig, 4.0, [(0.5, lambda: rig.learn(topo(2, P, Q, S)))], answer)
+    assert lost
+
+
 def test_who_is_named_and_never_registers_is_judged_all_the_same():
     rig = manager(P, Q, table("s", (None, 0)), **WITHOUT_S)
     rig.get("p-1", TopologyNews(topo(2, P, Q, S), 7))

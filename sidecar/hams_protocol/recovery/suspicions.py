@@ -142,13 +142,9 @@ class Suspicions:
             if unsettled and now >= self.judged_at(suspicion):
                 self.confirm(suspicion, None)
             elif now >= suspicion.again_at:
-                fresh = unsettled and now < suspicion.asked_at + self.timeout_s
-                again_after_s = limits.probe_repeat_s if fresh else limits.probe_again_after_s
-                if not self.lateness.may_judge(now):
-                    again_after_s = limits.probe_again_starved_s
-                suspicion.again_at = now + again_after_s
                 if not unsettled:  # else the first probe counts, or it would never have waited long enough
                     suspicion.asked_at = now
+                suspicion.again_at = now + self._again_after_s(suspicion, unsettled)
                 self._probe(suspicion)
         attempt = self._m.attempt
         if attempt is not None and now >= self.answers_by:
@@ -156,6 +152,20 @@ class Suspicions:
             attempt.ask_again()
             for instance in sorted(attempt.waiting_for()):
                 self.suspect(instance, "it does not answer a manager's question")
+
+    def _again_after_s(self, suspicion: Suspicion, unsettled: bool) -> float:
+        """When to repeat a probe: soon while its answer may yet settle the suspicion. A starved judge asks
+        less often, but not without another question shortly before silence counts."""
+        now = self._ctx.now
+        awaited = unsettled or suspicion.health is not None
+        soon = awaited and now < suspicion.asked_at + self.timeout_s
+        after_s = limits.probe_repeat_s if soon else limits.probe_again_after_s
+        if self.lateness.may_judge(now):
+            return after_s
+        if not awaited:
+            return limits.probe_again_starved_s
+        left_s = self.judged_at(suspicion) - limits.probe_timeout_min_s - now
+        return min(max(left_s, limits.probe_repeat_s), limits.probe_again_starved_s)
 
     # -- what others are seen to do --------------------------------------------------------------------------
 
@@ -221,15 +231,24 @@ class Suspicions:
 
     def members_changed(self, here: set[InstanceId]) -> None:
         """`here`: registered, or with a role. Nothing is remembered of any other instance."""
-        self._patience.keep(self._m.members)
+        # How long who was not registered took to answer says nothing: nobody knew where it was.
+        self._patience.keep(self._m.members.keys() & self._registered)
         self._met &= here
-        now, came = self._ctx.now, self._m.members.keys() - self._registered
-        for suspicion in [item for name, item in self.open.items() if name in came]:
-            suspicion.asked_at = now  # nobody knew where it is before
+        came = self._m.members.keys() - self._registered
         self._registered = (self._registered | came) & here
+        for suspicion in [item for name, item in self.open.items() if name in came]:
+            self._ask_registered(suspicion)
         self.down = {item: refused for item, refused in self.down.items() if item in here}
         self.answered_at = {item: at for item, at in self.answered_at.items() if item in here}
         self.held_at = {key: at for key, at in self.held_at.items() if key[0] in here}
+
+    def _ask_registered(self, suspicion: Suspicion) -> None:
+        """It is known from now on where the suspect is: its silence until now counts for nothing."""
+        if suspicion.health is None and not self.is_refused(suspicion.instance):
+            suspicion.confirmed_at = FOREVER
+        suspicion.asked_at = self._ctx.now
+        suspicion.again_at = self._ctx.now + limits.probe_repeat_s
+        self._probe(suspicion)
 
     def peer_up(self, peer: InstanceId) -> None:
         """A connection stands again."""
@@ -274,7 +293,7 @@ class Suspicions:
             if suspicion.health is Health.MODEL_DEAD:
                 suspicion.confirmed_at, suspicion.health = FOREVER, None
                 suspicion.asked_at = self._ctx.now
-                suspicion.again_at = self._ctx.now + limits.probe_again_after_s
+                suspicion.again_at = self._ctx.now + limits.probe_repeat_s
                 self._probe(suspicion)
 
     # -- suspects --------------------------------------------------------------------------------------------
@@ -340,6 +359,7 @@ class Suspicions:
             return
         if answer.health is Health.NEEDS_ROLLBACK:
             suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
+        suspicion.again_at = now + limits.probe_again_after_s
         self.confirm(suspicion, answer.health)
 
     def confirm(self, suspicion: Suspicion, health: Health | None) -> None:

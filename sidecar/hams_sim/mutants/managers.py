@@ -200,7 +200,7 @@ MUTANTS: dict[str, Mutant] = {
         "a probe is not repeated though its answer may have been lost",
         "6",
         (
-            Edit("recovery.suspicions", "Suspicions.expire", "if fresh else", "if False else"),
+            Edit("recovery.suspicions", "Suspicions._again_after_s", "if soon else", "if False else"),
             Edit(
                 "recovery.suspicions",
                 "Suspicion.__init__",
