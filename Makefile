@@ -21,7 +21,7 @@ PUSH      ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-fast fuzz sim sim-mutants bench bench-ci bench-peers demo e2e images chart wheels check-wheels lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-faults-ci test-fast fuzz sim sim-mutants bench bench-ci bench-peers demo e2e images chart wheels check-wheels lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -64,6 +64,9 @@ test: setup ## every test but those that kill real processes (make test T=tests/
 
 test-faults: setup ## the tests that start real processes and kill them
 	$(BIN)/pytest -m process $(T)
+
+test-faults-ci: setup ## of these, those that CI runs: all but the ones that take long and are marked by_hand
+	$(BIN)/pytest -m "process and not by_hand" $(T)
 
 test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
 	$(BIN)/pytest -n $(PROCESSES) --maxprocesses 4 --dist loadfile -m "not process and not etcd" $(T)

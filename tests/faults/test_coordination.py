@@ -42,7 +42,13 @@ async def graph_with_etcd(
         await asyncio.gather(*(member.kill() for member in etcd.members))
 
 
-@pytest.mark.parametrize("away_s", [0.5 * TTL_S, 2.5 * TTL_S], ids=["less than the TTL", "more than the TTL"])
+@pytest.mark.parametrize(
+    "away_s",
+    [
+        pytest.param(0.5 * TTL_S, id="less than the TTL"),
+        pytest.param(2.5 * TTL_S, id="more than the TTL", marks=pytest.mark.by_hand),
+    ],
+)
 async def test_f26_etcd_away_stops_nothing_and_its_return_is_no_mass_failure(
     tmp_path: Path, away_s: float
 ) -> None:
@@ -67,6 +73,7 @@ async def test_f26_etcd_away_stops_nothing_and_its_return_is_no_mass_failure(
     run.verify()
 
 
+@pytest.mark.by_hand
 async def test_f26_etcd_killed_and_started_again(tmp_path: Path) -> None:
     async with graph_with_etcd(tmp_path) as (run, etcd), run.load(clients=4):
         await run.answered(40)
@@ -82,7 +89,13 @@ async def test_f26_etcd_killed_and_started_again(tmp_path: Path) -> None:
     run.verify()
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGSTOP, id="paused", marks=pytest.mark.by_hand),
+    ],
+)
 async def test_f27_a_lost_etcd_leader_and_then_a_lost_primary(tmp_path: Path, fault: signal.Signals) -> None:
     async with graph_with_etcd(tmp_path, members=3) as (run, etcd), run.load(clients=4):
         await run.answered(40)

@@ -142,6 +142,7 @@ def test_a_file_says_what_flags_say() -> None:
         settings_of(["name=b"])
 
 
+@pytest.mark.by_hand
 async def test_a_restored_member_is_joined_by_the_empty_others(tmp_path: Path) -> None:
     """What docs/etcd.md says of a lost majority: one member from a snapshot, and the rest comes by itself."""
     tools = find_etcd().parent

@@ -379,6 +379,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.by_hand
 @pytest.mark.skipif(not hosts.available(), reason="mounting a disk needs root")
 async def test_f32_an_instance_whose_disk_is_full_stops_and_nothing_is_lost(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.harness import changed, run_graph
 
-pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.process, pytest.mark.by_hand, pytest.mark.etcd, pytest.mark.timeout(3600)]
 
 FULL = bool(os.environ.get("HAMS_FAULTS_FULL"))
 REQUESTS = 100_000 if FULL else 10_000

@@ -160,6 +160,7 @@ async def test_f19_a_bridge_a_primary_and_its_backup_do_not_reach_each_other(tmp
     print(f"\nslowest reply {run.took_s(1.0):.2f} s of {len(run.replies)}")
 
 
+@pytest.mark.by_hand
 async def test_f20_a_flapping_link(tmp_path: Path) -> None:
     async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
         await run.answered(40)

@@ -24,6 +24,7 @@ async def everybody_answered(run: GraphRun, since: float) -> None:
         waiting -= {int(item.key[1:].split("-")[0]) for item in run.replies if item.answered > since}
 
 
+@pytest.mark.by_hand
 async def test_f43_no_request_waits_until_the_replacement_of_a_dead_primary_is_in_sync(
     tmp_path: Path,
 ) -> None:

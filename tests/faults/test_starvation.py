@@ -18,6 +18,7 @@ FULL = bool(os.environ.get("HAMS_FAULTS_FULL"))
 SECONDS = 300.0 if FULL else 30.0
 
 
+@pytest.mark.by_hand
 @pytest.mark.parametrize("share", [0.2, 0.08])
 async def test_f42_a_graph_in_a_quota_of_a_part_of_a_core_loses_nothing_and_replaces_hardly_anybody(
     tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ def counted(hams) -> set[str | None]:
     return {item["operator"] for item in hams.json("status")["instances"] if item["onTime"]}
 
 
+@pytest.mark.by_hand
 def test_what_is_learnt_is_shown_outlives_a_failover_and_a_run_and_is_forgotten_when_asked(hams):
     file = learns(hams, "learns")
     hams.ok("up", file, "--detach")

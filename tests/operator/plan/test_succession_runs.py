@@ -360,6 +360,7 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
                 assert await process.wait() == 0
 
 
+@pytest.mark.by_hand
 @pytest.mark.parametrize("victim", ["counting-count-0/proxy", "counting-frontend-0/frontend"])
 async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_successors_after_it(
     tmp_path: Path, victim: str
@@ -484,6 +485,7 @@ async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_ano
             assert [await process.wait() for process in processes] == [0] * len(processes)
 
 
+@pytest.mark.by_hand
 @pytest.mark.parametrize(
     ("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")]
 )
@@ -569,6 +571,7 @@ async def test_without_a_controller_the_frontends_take_it_back_and_go_on(tmp_pat
         assert (status, "the shape before this one serves" in answer["error"]) == (503, True)
 
 
+@pytest.mark.by_hand
 async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_goes_on(
     tmp_path: Path,
 ) -> None:
