@@ -143,8 +143,6 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "slot-moves-while-busy": ("planned",),
     "slot-moves-while-served": ("slots-pass",),
     "probed-once": ("connecting",),
-    "unregistered-judged": ("connecting",),
-    "starting-is-dead": ("connecting",),
     "cut-off-judge-judges": ("apart",),
     "deaf-judge-judges": ("apart-alone",),
     "starved-judge-judges": ("F42",),
@@ -312,6 +310,8 @@ NOT_CAUGHT: dict[str, str] = {
     "silent-asked-to-go-back": RARE,
     "successor-untold": "a transcript kills it; the message may be late anyway, so no scene asserts it",
     "slot-goes-to-departed": "a transcript kills it; a failover heals it, so no invariant breaks",
+    "starting-is-dead": "a transcript kills it; who is registered in time is not suspected",
+    "unregistered-judged": "a transcript kills it; watches do not lag so far, nor do links",
     "vacant-slot-open": "a transcript kills it; in histories a client gets an error that section 4 allows",
 }
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a

@@ -197,7 +197,7 @@ MUTANTS: dict[str, Mutant] = {
         (Edit("recovery.suspicions", "Suspicions.ask_again", "if suspicion is not None:", "if False:"),),
     ),
     "probed-once": Mutant(
-        "a probe is not repeated though its answer may have been lost",
+        "who has just started is asked once, though its answer may be lost",
         "6",
         (
             Edit("recovery.suspicions", "Suspicions._again_after_s", "if soon else", "if False else"),
@@ -207,6 +207,8 @@ MUTANTS: dict[str, Mutant] = {
                 "limits.probe_repeat_s",
                 "limits.probe_again_after_s",
             ),
+            Edit("recovery.suspicions", "Suspicions.members_changed", "if name in came", "if name in ()"),
+            Edit("recovery.suspicions", "Suspicions.judged_at", "not in self._registered", "in ()"),
         ),
     ),
     "unregistered-judged": Mutant(
