@@ -345,13 +345,20 @@ class Leader(Timed):
 
     def dues(self) -> list[Due]:
         """Send again; change the set, as soon as that may be proposed."""
-        followers = self.followers.all.values()
-        change_at = min(map(self._change_at, followers), default=FOREVER)
+        # After every event, so plainly: each `map` and `min` costs more than what it calls.
+        change_at = again_at = FOREVER
+        for follower in self.followers.all.values():
+            at = self._change_at(follower)
+            if at < change_at:
+                change_at = at
+            at = self._again_at(follower)
+            if at < again_at:
+                again_at = at
         if self._host.draining and self._ctx.now < self._asks_from:
             change_at = min(change_at, self._asks_from)
         if self.wishing and self._proposals.at > self._ctx.now:
             change_at = -FOREVER  # as soon as it may be proposed
         return [
             (max(change_at, self._proposals.at), self.change_due),
-            (min(map(self._again_at, followers), default=FOREVER), self._send_again),
+            (again_at, self._send_again),
         ]

@@ -511,13 +511,15 @@ class Durability(Leader):
 
     def dues(self) -> list[Due]:
         """What a leader does; ask for acknowledgements and notices; look after a keeper that is called."""
-        followers, called = self.followers.all.values(), self._choice.called
-        keeper_at = FOREVER
+        called, keeper_at, ask_at = self._choice.called, FOREVER, FOREVER
+        for follower in self.followers.all.values():
+            if follower.ask_at < ask_at:
+                ask_at = follower.ask_at
         if called is not None and called.applied < 0 and not called.copying:
             keeper_at = min(self._choice.deadline(self._keeper_patience_s(called)), called.copied_by)
         return [
             *super().dues(),
-            (min([follower.ask_at for follower in followers], default=FOREVER), self._ask_applied),
+            (ask_at, self._ask_applied),
             (self._waiting_since + limits.ask_after_s, self._ask_waiting),
             (keeper_at, self.find_keeper),
         ]
