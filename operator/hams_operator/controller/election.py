@@ -1,5 +1,5 @@
 """One of two replicas acts: the one that holds the Lease. It renews it; a replica that could not for
-`lease_renew_s` ends its work, before another one can have it.
+`lease_renew_s` ends itself, before another one can have it.
 
 Optimistic locking by resourceVersion decides between two that try at once; the clock is this machine's own,
 read from the moment a change of the Lease was seen, never compared with a time that another machine wrote.
@@ -16,7 +16,7 @@ lease_s = 15
 """A controller that has not renewed its lease for this long is taken for dead."""
 
 lease_renew_s = 10.0
-"""One that could not renew it for this long ends its work: nobody else can have it by then."""
+"""One that could not renew it for this long ends itself: nobody else can have it by then."""
 
 lease_pause_s = 2.0
 """Between two looks at the lease."""

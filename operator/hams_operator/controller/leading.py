@@ -65,5 +65,7 @@ class Leading:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await election.resign()
+            # Who has lost it gives nothing away: the work goes on until `run` returns. The Lease expires.
+            if self._resigned.is_set():
+                await election.resign()
             await kube.close()

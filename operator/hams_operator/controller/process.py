@@ -1,10 +1,8 @@
 """The controller as a process: `python -m hams_operator.controller`.
 
 Health and metrics serve from the start, the webhook as soon as it has a certificate that the API server
-trusts: on every replica. The replica that holds the Lease works; one that loses it ends its work, and tries
-to get the Lease again. The process stays: to start it costs seconds of CPU on the machine that was too busy
-to renew a Lease, and Kubernetes would wait longer each time. A replica is ready once its webhook listens;
-whether it leads is no matter of readiness.
+trusts: on every replica. The replica that holds the Lease works; one that loses it ends, and is started
+again. A replica is ready once its webhook listens; whether it leads is no matter of readiness.
 """
 
 import asyncio
@@ -137,39 +135,8 @@ class Controller:
                 await self.workers.close()
 
 
-class Term:
-    """One try to hold the Lease, and the work while it is held. Another one follows when it is lost."""
-
-    def __init__(self, election: Leading, controller: Controller) -> None:
-        self.election = election
-        self.controller = controller
-
-    @property
-    def leads(self) -> bool:
-        """Whether this replica works."""
-        return self.election.won.is_set()
-
-    async def run(self) -> None:
-        """Returns when the Lease is lost, and nothing is done any more. Raises what ended the work."""
-        elected = asyncio.create_task(self.election.run())
-        work = asyncio.create_task(self._work())
-        try:
-            done, _ = await asyncio.wait((elected, work), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            elected.cancel()
-            work.cancel()
-            await asyncio.gather(elected, work, return_exceptions=True)
-            await self.election.resign()
-
-    async def _work(self) -> None:
-        await self.election.won.wait()
-        await self.controller.run()
-
-
 async def serve(options: ControllerOptions) -> int:
-    """Run one replica until it is asked to end (0), or something of it ends that never should (1)."""
+    """Run one replica until it is asked to end (0) or its lease is lost (1)."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -194,45 +161,39 @@ async def serve(options: ControllerOptions) -> int:
         identities = IssuedIdentities(
             kube, options.namespace, options.metrics_secret, None if keys is None else coordination, keys
         )
-
-    def another_term() -> Term:
-        # What a controller knows of the cluster is old once another replica may have worked.
-        controller = Controller(kube, coordination, options, identities, listen)
-        return Term(Leading(client_of, options.namespace, options.pod), controller)
-
-    term = another_term()
+    election = Leading(client_of, options.namespace, options.pod)
+    controller = Controller(kube, coordination, options, identities, listen)
     webhook = Webhook(kube, options) if options.webhook_service else None
-    runner = await _health(options, lambda: term, kube, webhook)
-    tasks: list[asyncio.Task[object]] = [ended]
+    runner = await _health(options, election, controller, kube, webhook)
+    elected = loop.create_task(election.run())
+    tasks = [ended, elected]
     if keys is not None:
         tasks.append(loop.create_task(keys.run()))
     if webhook is not None:
         tasks.append(loop.create_task(webhook.run()))
+
+    async def lead() -> None:
+        await election.won.wait()
+        await controller.run()
+
+    tasks.append(loop.create_task(lead()))
     try:
-        while True:
-            over = loop.create_task(term.run())
-            try:
-                done, _ = await asyncio.wait((*tasks, over), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                over.cancel()
-                await asyncio.wait((over,))
-            for task in done:
-                task.result()
-            if done != {over}:
-                return 0 if ended in done else 1
-            listen()
-            term = another_term()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        return 0 if ended in done else 1
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await election.resign()
         await runner.cleanup()
         await coordination.close()
         await kube.close()
 
 
 async def _health(
-    options: ControllerOptions, term: Callable[[], Term], kube: Kube, webhook: Webhook | None
+    options: ControllerOptions, election: Leading, controller: Controller, kube: Kube, webhook: Webhook | None
 ) -> web.AppRunner:
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -263,7 +224,7 @@ async def _health(
                     status=401,
                     text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n",
                 )
-        page = exposition((*_samples(term().controller, term().leads, kube.requests), *of_process()))
+        page = exposition((*_samples(controller, election.won.is_set(), kube.requests), *of_process()))
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()

@@ -3,11 +3,9 @@
 import asyncio
 import base64
 import copy
-import os
-import signal
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,10 +19,10 @@ from hams_operator.controller import etcd_cache as cache_module
 from hams_operator.controller.election import LEASE, Election, lease_s
 from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import NoIdentities, metrics_token
-from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource, client_of
+from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource
 from hams_operator.controller.leading import Leading
 from hams_operator.controller.options import ControllerOptions, options_from
-from hams_operator.controller.process import Controller, Term, _health, _samples, serve
+from hams_operator.controller.process import Controller, _health, _samples
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
@@ -174,6 +172,12 @@ async def test_a_lease_that_is_lost_ends_the_work_and_so_does_whatever_breaks_th
 ) -> None:
     monkeypatch.setattr("hams_operator.controller.election.lease_pause_s", 0.001)
     monkeypatch.setattr("hams_operator.controller.election.lease_renew_s", 0.05)
+    resigned: list[Election] = []
+
+    async def resign(election: Election) -> None:
+        resigned.append(election)
+
+    monkeypatch.setattr(Election, "resign", resign)
     kube = Renewals()
 
     async def client() -> Any:
@@ -185,88 +189,13 @@ async def test_a_lease_that_is_lost_ends_the_work_and_so_does_whatever_breaks_th
     kube.refused[f"replace Lease {LEASE}"] = KubeError(0, "no answer")
     async with asyncio.timeout(10):
         await running
+    assert not resigned, "the work has not heard of it yet, so nobody else is let in"
 
     async def broken() -> Any:
         raise OSError("no cluster here")
 
     with pytest.raises(OSError, match="no cluster here"):
         await Leading(broken, "ns", "a").run()
-
-
-class Seat:
-    """A Lease that a test gives and takes, in place of `Leading`."""
-
-    def __init__(self) -> None:
-        self.won, self.lost, self.resigned = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def run(self) -> None:
-        await self.lost.wait()
-
-    async def resign(self) -> None:
-        self.resigned.set()
-
-
-class Work:
-    """In place of `Controller`: whether it works."""
-
-    def __init__(self, breaks: BaseException | None = None) -> None:
-        self.begun, self.ended = asyncio.Event(), asyncio.Event()
-        self._breaks = breaks
-
-    async def run(self) -> None:
-        self.begun.set()
-        try:
-            if self._breaks is not None:
-                raise self._breaks
-            await asyncio.Event().wait()
-        finally:
-            self.ended.set()
-
-
-async def test_who_loses_the_lease_ends_its_work_and_tries_again_with_another_controller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seats, works = asyncio.Queue[Seat](), asyncio.Queue[Work]()
-
-    def made(kind: Callable[[], Any], told: asyncio.Queue[Any]) -> Callable[..., Any]:
-        def make(*_: object) -> Any:
-            one = kind()
-            told.put_nowait(one)
-            return one
-
-        return make
-
-    async def client() -> Any:
-        return Renewals()
-
-    monkeypatch.setattr("hams_operator.controller.process.client_of", client)
-    monkeypatch.setattr("hams_operator.controller.process.Leading", made(Seat, seats))
-    monkeypatch.setattr("hams_operator.controller.process.Controller", made(Work, works))
-    options = ControllerOptions(Settings(etcd="http://127.0.0.1:1"), "c", "ns", health_port=0)
-    async with asyncio.timeout(20):
-        running = asyncio.create_task(serve(options))
-        first, work = await seats.get(), await works.get()
-        first.won.set()
-        await work.begun.wait()
-        first.lost.set()
-        second, other = await seats.get(), await works.get()
-        assert work.ended.is_set(), "nothing goes on under a Lease that somebody else may have"
-        assert first.resigned.is_set()
-        assert not other.begun.is_set(), "it is to be won first"
-        second.won.set()
-        await other.begun.wait()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await running == 0
-        assert other.ended.is_set()
-        assert second.resigned.is_set(), "so that the other replica begins at once"
-
-
-async def test_work_that_breaks_ends_the_term_and_is_said() -> None:
-    seat, work = Seat(), Work(OSError("no watch"))
-    seat.won.set()
-    with pytest.raises(OSError, match="no watch"):
-        await Term(cast(Leading, seat), cast(Controller, work)).run()
-    assert seat.resigned.is_set()
 
 
 # -- workers -------------------------------------------------------------------------------------------------
@@ -621,8 +550,9 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     controller = SimpleNamespace(
         store=Store(lambda key: None), workers=Workers(_nothing), cache=SimpleNamespace(away="")
     )
-    term = Term(Leading(client_of, "hams-system", "c"), cast(Controller, controller))
-    runner = await _health(options, lambda: term, kube, None)
+    runner = await _health(
+        options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube, None
+    )
     url = f"http://127.0.0.1:{_port(runner)}"
     token = (await metrics_token(kube, "hams-system", "hams-metrics")).decode()
     try:
@@ -766,9 +696,8 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
         webhook_port=0,
         health_port=0,
     )
-    webhook = RecordingWebhook(kube, options)
-    term = Term(Leading(client_of, "hams-system", "c"), cast(Controller, SimpleNamespace()))
-    runner = await _health(options, lambda: term, kube, webhook)
+    webhook, election = RecordingWebhook(kube, options), Election(kube, "hams-system", "c")
+    runner = await _health(options, election, cast(Controller, SimpleNamespace()), kube, webhook)
     running = asyncio.create_task(webhook.run())
     try:
         async with asyncio.timeout(20), aiohttp.ClientSession() as session:
@@ -783,7 +712,7 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
             kube.gate.set()
             await webhook.begun.wait()
             assert await answer("/readyz") == (200, "ok\n")
-            assert not term.leads
+            assert not election.won.is_set()
             (trusted,) = kube.of("ValidatingWebhookConfiguration")[0]["webhooks"]
             context = ssl.create_default_context(
                 cadata=base64.b64decode(trusted["clientConfig"]["caBundle"]).decode()
