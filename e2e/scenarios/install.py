@@ -36,14 +36,15 @@ class Installation:
 
     def install(self) -> None:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
-        own: dict[str, object] = (
-            {"image": ""} if self.cluster.recorded else {}
-        )  # nothing can be pulled here: the local builder's
+        own: dict[str, object] = {}
         few = {"requests": {"cpu": "20m", "memory": "64Mi"}}
         persistence: dict[str, object] = {"enabled": False}
         if self.cluster.recorded:
             self._volumes()
+            own["image"] = ""  # nothing can be pulled here: the local builder's
             persistence = {"storageClassName": "hams-e2e", "size": "1Gi"}
+            if len(self.cluster.running()) >= ETCD_MEMBERS:  # a node with two of them takes etcd along
+                own["spread"] = "DoNotSchedule"
         values = {
             "image": {"registry": os.environ.get("REGISTRY", "hams.local")},
             "history": {"hostPath": HISTORY if self.cluster.recorded else ""},

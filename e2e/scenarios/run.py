@@ -256,13 +256,18 @@ class GraphRun(Hits):
         raise AssertionError(f"not redundant within {within_s:g} s: {last}")
 
     def until(self, holds: Callable[[dict[str, Any]], bool], within_s: float = REDUNDANT_S) -> None:
-        """Until the topology is as wanted. Raises NotInTime."""
+        """Until the topology is as wanted. Raises NotInTime, with what there is instead."""
+        seen: dict[str, Any] = {}
 
         def is_wanted() -> bool:
-            topology = self.topology()
-            return "error" not in topology and holds(topology)
+            seen.clear()
+            seen.update(self.topology())
+            return "error" not in seen and holds(seen)
 
-        until(is_wanted, within_s, "topology", POLL_S)
+        try:
+            until(is_wanted, within_s, "topology", POLL_S)
+        except NotInTime as error:
+            raise NotInTime(f"{error}: {seen.get('error') or seen['sets']}") from None
 
     def changed(self, within_s: float = 30.0) -> None:
         """Until the pod that was deleted last is Ready no more: from then on `redundant` speaks of what came

@@ -97,6 +97,7 @@ def test_every_key_of_values_is_in_the_schema_and_the_other_way_round() -> None:
     [
         ({"controler": {}}, "controler"),
         ({"etcd": {"replicas": 2}}, "replicas"),
+        ({"etcd": {"spread": "Never"}}, "spread"),
         ({"etcd": {"endpoints": ["etcd:2379"]}}, "endpoints"),
         ({"webhook": {"failurePolicy": "Maybe"}}, "failurePolicy"),
         ({"controller": {"replicas": "two"}}, "replicas"),
@@ -220,6 +221,15 @@ def test_a_majority_of_etcd_is_never_evicted(render: Render) -> None:
     for replicas, unavailable in ((1, 0), (3, 1), (5, 2)):
         budget = one(render({"etcd": {"replicas": replicas}}), "PodDisruptionBudget", "hams-etcd")
         assert budget["spec"]["maxUnavailable"] == unavailable
+
+
+def test_members_of_etcd_may_be_kept_on_nodes_of_their_own(render: Render) -> None:
+    for values, wanted in (({}, "ScheduleAnyway"), ({"etcd": {"spread": "DoNotSchedule"}}, "DoNotSchedule")):
+        template = one(render(values), "StatefulSet", "hams-etcd")["spec"]["template"]
+        (constraint,) = template["spec"]["topologySpreadConstraints"]
+        assert constraint["whenUnsatisfiable"] == wanted
+        chosen = constraint["labelSelector"]["matchLabels"]
+        assert chosen.items() <= template["metadata"]["labels"].items()
 
 
 def test_the_webhook_is_wired_to_what_the_controller_is_told(render: Render) -> None:
