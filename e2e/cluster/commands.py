@@ -1,5 +1,6 @@
 """Running other programs, and waiting for what they bring about."""
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -62,3 +63,13 @@ def until(outcome: Callable[[], T], limit_s: float, what: str, pause_s: float = 
 def entered(pid: int, namespaces: Sequence[str], *words: Argument) -> list[str]:
     """The command line that runs a program in namespaces of another process: `-n` network, `-m` mounts."""
     return ["nsenter", "-t", str(pid), *namespaces, "--", *map(str, words)]
+
+
+def before_others(pid: int, nice: int) -> None:
+    """Let the session of a process run before others on this machine, as if it had one of its own. `nice`: of
+    its autogroup, where the kernel has those. A started process has to lead a session."""
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text(f"{nice}\n")
+    else:
+        os.setpriority(os.PRIO_PROCESS, pid, nice)

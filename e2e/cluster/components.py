@@ -18,11 +18,13 @@ API = "api"
 
 @dataclass(frozen=True)
 class Component:
-    """One program. `after`: `tcp:HOST:PORT`, `unix:PATH`, `file:PATH` or `api`."""
+    """One program. `after`: `tcp:HOST:PORT`, `unix:PATH`, `file:PATH` or `api`. `control`: of the control
+    plane, which has machines of its own elsewhere."""
 
     name: str
     command: tuple[str, ...]
     after: tuple[str, ...] = ()
+    control: bool = False
 
 
 def components(folders: Folders, number: int) -> list[Component]:
@@ -112,15 +114,18 @@ def _control_plane(folders: Folders) -> list[Component]:
         v=1,
     )
     return [
-        Component("etcd", etcd(folders, folders.node(0) / "etcd")),
-        Component("kube-apiserver", apiserver(folders, node_address(0)), ("tcp:127.0.0.1:2379",)),
-        Component("kube-controller-manager", manager, (API,)),
-        Component("kube-scheduler", scheduler, (API,)),
+        Component("etcd", etcd(folders, folders.node(0) / "etcd"), control=True),
+        Component(
+            "kube-apiserver", apiserver(folders, node_address(0)), ("tcp:127.0.0.1:2379",), control=True
+        ),
+        Component("kube-controller-manager", manager, (API,), control=True),
+        Component("kube-scheduler", scheduler, (API,), control=True),
         # only after its role exists, or it gives up watching
         Component(
             "coredns",
             (str(folders.bin / "coredns"), "-conf", str(state / "Corefile")),
             (f"file:{state}/dns-objects",),
+            control=True,
         ),
     ]
 

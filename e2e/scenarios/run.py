@@ -27,7 +27,7 @@ import yaml
 from benchmarks.judged import odd
 
 from e2e.cluster.cluster import Cluster
-from e2e.cluster.commands import CommandFailed, NotInTime, until
+from e2e.cluster.commands import CommandFailed, NotInTime, before_others, until
 from e2e.cluster.layout import HISTORY, ROOT
 from e2e.scenarios.certificates import by_hand
 from e2e.scenarios.hits import Hits
@@ -54,6 +54,8 @@ POD_POLL_S = 0.5
 """Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
 STATELESS = "active"
 CLIENTS_NICE = -15
+"""Clients are elsewhere, and do not wait for the machines that they ask; while a pod starts they would get a
+seventeenth of the cores, and measure their own delay."""
 FULL = os.environ.get("FULL") == "1"
 CALM = 1000 if FULL else 200
 """Replies before anything is done to the graph: what is usual here and now."""
@@ -72,7 +74,7 @@ class Agent:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
         self._process = subprocess.Popen(words, **pipes, cwd=ROOT, env=environment, start_new_session=True)
         if cluster.recorded:
-            before_others(self._process.pid)
+            before_others(self._process.pid, CLIENTS_NICE)
 
     def ask(self, do: str, **order: object) -> Any:
         """One command and its answer. Raises CommandFailed when the process has ended."""
@@ -91,16 +93,6 @@ class Agent:
             self._process.stdin.close()
         self._process.wait(10)
         self._log.close()
-
-
-def before_others(pid: int) -> None:
-    """Let a session run before all else here. Clients are elsewhere, and do not wait for the machines that
-    they ask; while a pod starts they would get a seventeenth of the cores, and measure their own delay."""
-    group = Path(f"/proc/{pid}/autogroup")
-    if group.exists():
-        group.write_text(f"{CLIENTS_NICE}\n")
-    else:
-        os.setpriority(os.PRIO_PROCESS, pid, CLIENTS_NICE)
 
 
 def _write(stream: IO[bytes], order: object) -> None:

@@ -1,8 +1,8 @@
 """Six graphs whose models end at once, beside a healthy one: each status says so, and the healthy graph
 serves on.
 
-How often the controllers' Lease moved is reported and not judged: on two cores the API server, which takes no
-precedence there, may need more than 5 s for an answer.
+How often the controllers' Lease moved is reported and not judged, nor is how long it took: where two cores
+carry all of the pods, that is what they need.
 """
 
 import json
@@ -23,8 +23,8 @@ from e2e.scenarios.run import FULL, NAMESPACE, GraphRun
 from e2e.scenarios.variants import variant
 
 GRAPHS = 6
-SAID_S = 240.0
-"""For the status of each graph to name what is wrong."""
+SAID_S = 600.0
+"""For the status of each graph to name what is wrong: a hundred containers start on the cores that there are."""
 CANNOT_START = {"ModelCrashLoop", "Unschedulable"}
 """Nodes that are full of the first graphs have no place for the last ones."""
 LASTS_S = 600.0 if FULL else 60.0
