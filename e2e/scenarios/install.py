@@ -22,6 +22,8 @@ CHART = ROOT / "charts" / "hams"
 IMAGES = ROOT / "out" / "images"
 USER_ID = 65532
 ETCD_MEMBERS = 3
+ROLLED_OUT_S = 300
+"""For three members of etcd to be replaced one after the other, beside a graph whose pods are."""
 
 
 class Installation:
@@ -110,7 +112,7 @@ class Installation:
 
     def _rolled_out(self) -> None:
         for name in (f"statefulset/{RELEASE}-etcd", f"deployment/{RELEASE}-controller"):
-            self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, "--timeout=120s")
+            self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, f"--timeout={ROLLED_OUT_S}s")
 
     def _helm(self, *words: Argument) -> str:
         """What helm printed. Raises CommandFailed."""

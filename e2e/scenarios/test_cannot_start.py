@@ -24,7 +24,7 @@ from e2e.scenarios.variants import variant
 
 GRAPHS = 6
 SAID_S = 600.0
-"""For the status of each graph to name what is wrong: a hundred containers start on the cores that there are."""
+"""For the status of each graph to name what is wrong: a hundred containers start on the cores there are."""
 CANNOT_START = {"ModelCrashLoop", "Unschedulable"}
 """Nodes that are full of the first graphs have no place for the last ones."""
 LASTS_S = 600.0 if FULL else 60.0

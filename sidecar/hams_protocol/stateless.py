@@ -52,7 +52,7 @@ from hams_protocol.messages import (
 from hams_protocol.poison import managers_of
 from hams_protocol.replica.proposals import Proposals
 from hams_protocol.stateful.keeper import Keeper
-from hams_protocol.topology import pass_on, slot_number
+from hams_protocol.topology import Departed, pass_on, slot_number
 from hams_protocol.vertex import Vertex
 
 
@@ -119,8 +119,7 @@ class StatelessMachine(Vertex):
         self._leaving: dict[int, InstanceId | None] = {}
         self._begun: dict[int, tuple[int, int]] = {}
         self._in_doubt: set[int] = set()
-        self._owners: set[InstanceId] = set()
-        self._departed: set[InstanceId] = set()
+        self._departed = Departed()
         self._handed: list[Token] = []
         self._draining = False
         self._stopped = False
@@ -214,9 +213,7 @@ class StatelessMachine(Vertex):
             self.ctx.emit(Stop("revoked"))
             return
         slots = self.knowledge.slots_of(self.operator.name)
-        owners = {slot.instance for slot in slots if slot.instance is not None}
-        self._departed |= self._owners - owners
-        self._owners = owners
+        self._departed.learn(topology)
         owned = {number: slot.epoch for number, slot in enumerate(slots) if slot.instance == self.instance}
         self._slots = len(slots)
         gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
@@ -243,7 +240,7 @@ class StatelessMachine(Vertex):
 
     def members_changed(self) -> None:
         """See `Vertex`."""
-        self._departed.intersection_update(self.members)
+        self._departed.keep(self.members)
         self._inquire_on()
 
     def peer_up(self, peer: InstanceId) -> None:
@@ -362,7 +359,7 @@ class StatelessMachine(Vertex):
             if item.of == self.operator.name and item.instance != self.instance
         ]
         return min(
-            (item for item in others if item not in revoked and item not in self._departed),
+            (item for item in others if item not in revoked and item not in self._departed.instances),
             key=lambda item: (owners.count(item), item),
             default=None,
         )

@@ -6,6 +6,7 @@ raises `generation` by one, so of two changes made from the same topology only o
 """
 
 import zlib
+from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
@@ -230,6 +231,27 @@ def call(
     if replica_set.primary != primary or replica_set.epoch != epoch or known or joiner in topology.revoked:
         return None
     return topology.with_set(replace(replica_set, joining=(*replica_set.joining, joiner))).next()
+
+
+class Departed:
+    """Instances without state that have handed over every slot they had: they are about to end, and get none,
+    though they may be registered a little longer."""
+
+    def __init__(self) -> None:
+        self._owners: set[InstanceId] = set()
+        self.instances: set[InstanceId] = set()
+
+    def learn(self, topology: Topology) -> None:
+        """Who had slots and has none any more; not who never had one, as a standby."""
+        owners = {
+            slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None
+        }
+        self.instances = (self.instances | self._owners) - owners
+        self._owners = owners
+
+    def keep(self, registered: Collection[InstanceId]) -> None:
+        """Forget who is not registered any more."""
+        self.instances.intersection_update(registered)
 
 
 def pass_on(

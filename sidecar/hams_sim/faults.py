@@ -355,7 +355,7 @@ def _concerns(fault: Fault, node: Node | None) -> tuple[str, ...]:
     """
     if fault.kind in OF_ONE and node is not None:
         return (node.id,)
-    if fault.kind == "connecting":  # as at every start: it excuses nothing
+    if fault.kind in ("connecting", "slow-exit"):  # as at every start and end: they excuse nothing
         return ()
     if fault.kind in ("hold", "lose") and fault.other.startswith("op:") and fault.victim.startswith("op:"):
         return (fault.other,) if fault.other == fault.victim else ()

@@ -130,6 +130,14 @@ def connecting(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def slow_exit(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Who has handed over everything takes a while to end, and is registered meanwhile."""
+    return [
+        Fault(0.0, "slow-exit", span_s=span, amount=rng.choice((0.1, 0.2))),
+        *planned(rng, graph, span),
+    ]
+
+
 def slots_pass(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Owners of slots leave gracefully, and commits take their time: requests come while one is under way,
     those of the shard that numbers slower among them."""
@@ -692,6 +700,13 @@ LATE: dict[str, Scenario] = {
         slots_pass,
         shards=2,
         once=True,
+    ),
+    "slow-exit": Scenario(
+        "graceful ends take a while",
+        ("chain", "router", "sandwich", "fan-stateless"),
+        slow_exit,
+        once=True,
+        replaced=0,
     ),
     "connecting": Scenario(
         "connections stand one after the other; nobody dies",

@@ -23,10 +23,12 @@ class Lives:
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self.exit_s = 0.0
 
-    def _end(self, node: Node, flushed: bool = False, keeps: bool = False) -> None:
-        """The process is gone; connected and reachable peers see it at once. `flushed`: what it had said
-        still arrives, mostly. `keeps`: it goes on under another id."""
+    def _end(self, node: Node, flushed: bool = False, keeps: bool = False, exit_s: float = 0.0) -> None:
+        """The process is gone; connected and reachable peers see it at once, or after `exit_s`, when it has
+        closed its connections. `flushed`: what it had said still arrives, mostly. `keeps`: it goes on under
+        another id."""
         node.alive = False
         node.shell.stopped = True
         node.backlog.clear()
@@ -48,7 +50,7 @@ class Lives:
                 self._world.watching.fell_silent(link)
             else:
                 self._world.after(
-                    link.delay * (1 + self._world.shell_rng.random()),
+                    link.delay * (1 + self._world.shell_rng.random()) + exit_s,
                     self._world.watching.peer_down,
                     other,
                     node.id,
@@ -168,9 +170,9 @@ class Lives:
 
     def stopped(self, node: Node, effect: Stop) -> None:
         self._world.seen(f"stop: {effect.reason.split(':')[0].split(' of epoch')[0]}")
-        self._end(node, keeps=effect.keep is not None)
+        self._end(node, keeps=effect.keep is not None, exit_s=self.exit_s)
         if effect.lingers:
             self._expire(node)
         elif self._world.etcd.reachable(node) or not node.etcd_cut:
-            self._world.after(0.001, self._world.etcd.drop, node.id)
+            self._world.after(0.001 + self.exit_s, self._world.etcd.drop, node.id)
         self._world.after(0.02, self.respawn, node, effect.keep is not None)

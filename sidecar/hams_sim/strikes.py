@@ -253,6 +253,10 @@ def _connecting(faults: "Faults", fault: "Fault", node: Node | None) -> None:
     _set_for(faults, fault, faults.world.network, 0.0, "connect_s")
 
 
+def _slow_exit(faults: "Faults", fault: "Fault", node: Node | None) -> None:
+    _set_for(faults, fault, faults.world.lives, 0.0, "exit_s")
+
+
 def _deadly(faults: "Faults", fault: "Fault", node: Node | None) -> None:
     faults.world.deadly = True
     _set_for(faults, fault, faults.world.network, 0.0, "mute")
@@ -461,6 +465,7 @@ OF_WORLD: dict[str, Callable[["Faults", "Fault", Node | None], None]] = {
     "starvation": _starvation,
     "echo": _echo,
     "connecting": _connecting,
+    "slow-exit": _slow_exit,
     "slow-etcd": _slow_etcd,
     "slow-records": _slow_records,
 }

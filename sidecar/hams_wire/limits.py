@@ -11,7 +11,7 @@ etcd_attempt_s = 0.5
 
 etcd_write_s = 0.25
 """With several members, one that has not answered a write after this long is asked for a sign of life
-(`etcd_probe_answer_s`)."""
+(`etcd_probe_answer_s`), and again each time that it passes."""
 
 etcd_connect_s = 0.5
 """A member that has not accepted a connection after this long is passed over."""

@@ -73,6 +73,10 @@ KILLERS: dict[str, Callable[[], None]] = {
     "unregistered-judged": (
         recovery.test_who_is_named_before_its_registration_has_come_is_not_judged_by_the_silence_until_then
     ),
+    "manager-gives-to-departed": (
+        recovery.test_who_has_handed_over_what_it_had_gets_no_slot_of_a_crowded_owner
+    ),
+    "attempt-gives-to-departed": (recovery.test_an_attempt_gives_no_slot_to_who_has_handed_over_what_it_had),
     "starting-is-dead": stateless.test_a_model_that_starts_is_not_dead,
     "lost-probe-counts": (recovery.test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back),
     "cut-off-judge-judges": recovery.test_a_manager_that_was_cut_off_hears_others_before_it_judges_them,

@@ -133,7 +133,7 @@ def test_who_is_named_before_its_registration_has_come_is_not_judged_by_the_sile
     assert proposed(rig.after(limits.probe_timeout_min_s)).revoked == ("s-1",)
 
 
-def told(rig, until, coming, answer):
+def run_until(rig, until, coming, answer):
     """Lets time pass: `coming` are events, each with its time; `answer(now)` the health that `s-1` answers a
     probe with, None where the answer is lost. The proposals, each with its time."""
     coming, proposals = list(coming), []
@@ -166,7 +166,7 @@ def test_whenever_a_registration_comes_the_answers_that_are_lost_until_the_way_b
         (registered_at, lambda: rig.members(m_1="manager", **EVERYBODY)),
         (registered_at + 0.01, lambda: rig.step(PeerUp("s-1"))),
     ]
-    assert not told(rig, 3.0, coming, lambda now: Health.HEALTHY if now > registered_at + 0.11 else None)
+    assert not run_until(rig, 3.0, coming, lambda now: Health.HEALTHY if now > registered_at + 0.11 else None)
     assert not rig.machine.suspects
 
 
@@ -176,13 +176,13 @@ def test_a_suspect_that_a_manager_has_given_up_before_it_was_registered_is_asked
     )
     rig.get("p-1", TopologyNews(topo(2, P, Q, S), 7))
     coming = [(1.02, lambda: rig.members(m_1="manager", m_2="manager", **EVERYBODY))]
-    assert not told(rig, 3.0, coming, lambda now: Health.HEALTHY if now > 1.1 else None)
+    assert not run_until(rig, 3.0, coming, lambda now: Health.HEALTHY if now > 1.1 else None)
 
 
 def test_an_owner_that_has_said_that_its_model_is_dead_is_not_called_silent_for_its_registration():
     rig = named_unregistered()
     coming = [(0.3, lambda: rig.members(m_1="manager", **WITHOUT_S, s_1="s"))]
-    assert not told(rig, 3.0, coming, lambda now: Health.MODEL_DEAD)
+    assert not run_until(rig, 3.0, coming, lambda now: Health.MODEL_DEAD)
 
 
 def test_time_before_the_registration_teaches_no_patience():
@@ -191,7 +191,7 @@ def test_time_before_the_registration_teaches_no_patience():
         (0.7, lambda: rig.members(m_1="manager", **EVERYBODY)),
         (0.7, lambda: rig.step(PeerUp("s-1"))),
     ]
-    told(rig, 0.8, coming, lambda now: Health.HEALTHY if now > 0.69 else None)
+    run_until(rig, 0.8, coming, lambda now: Health.HEALTHY if now > 0.69 else None)
     assert rig.machine.suspicions.timeout_s == limits.probe_timeout_min_s
 
 
@@ -200,7 +200,7 @@ def test_a_starved_judge_asks_once_more_before_silence_counts(late_s):
     rig = manager(P, Q, S)
     rig.step(PeerDown("s-1"))
     coming = [(0.03, lambda: rig.step(Late(late_s)))]
-    assert not told(rig, 5.0, coming, lambda now: Health.HEALTHY if now > 0.2 else None)
+    assert not run_until(rig, 5.0, coming, lambda now: Health.HEALTHY if now > 0.2 else None)
     assert not rig.machine.suspects
 
 
@@ -215,7 +215,7 @@ def test_an_owner_whose_model_is_dead_stays_though_one_answer_of_it_is_lost():
             return None
         return Health.MODEL_DEAD
 
-    assert not told(rig, 4.0, [(0.5, lambda: rig.learn(topo(2, P, Q, S)))], answer)
+    assert not run_until(rig, 4.0, [(0.5, lambda: rig.learn(topo(2, P, Q, S)))], answer)
     assert lost
 
 
@@ -231,6 +231,48 @@ def test_a_slot_owner_whose_model_is_dead_stays_where_the_only_other_instance_is
     rig.get("s-1", Suspect("s-1", "its model died"))
     assert not of(rig.all, Propose)
     assert proposed(rig.step(PeerUp("s-2"))).revoked == ("s-1",)
+
+
+def s_1_has_handed_over():
+    """A manager that has seen `s-1` pass its slot to `s-2`, which has both; `s-1` is registered yet."""
+    rig = manager(P, Q, table("s", ("s-1", 1), ("s-2", 1)))
+    rig.learn(topo(2, P, Q, table("s", ("s-2", 2), ("s-2", 1))))
+    return rig
+
+
+def s_3_comes(rig):
+    rig.members(m_1="manager", s_3="s", **EVERYBODY)
+    topology = of(rig.all, Propose)[-1].topology
+    assert topology.table("s") == table("s", ("s-2", 2), ("s-2", 1), successor="s-3")
+    rig.step(CasSettled(topology, 8, committed=True))
+    rig.all.clear()
+
+
+def test_who_has_handed_over_what_it_had_gets_no_slot_of_a_crowded_owner():
+    rig = s_1_has_handed_over()
+    rig.after(1.0)
+    assert not of(rig.all, Propose), "it is about to end"
+    s_3_comes(rig)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_who_has_handed_over_what_it_had_gets_no_slot_of_the_dead(fresh):
+    rig = s_1_has_handed_over()
+    if fresh:
+        s_3_comes(rig)
+    topology = proposed(rig.step(PeerDown("s-2", refused=True)))
+    assert topology.revoked == ("s-2",)
+    wanted = (("s-3", 3), ("s-3", 2)) if fresh else ((None, 2), (None, 1))
+    assert topology.table("s") == table("s", *wanted)
+
+
+def test_an_attempt_gives_no_slot_to_who_has_handed_over_what_it_had():
+    rig = s_1_has_handed_over()
+    rig.step(PeerDown("p-1", refused=True))
+    freeze_answers(rig, p_2=9, p_3=9)
+    topology = proposed(fence_answer(rig, False))
+    assert topology.find("p").primary == "p-2"
+    assert topology.table("s") == table("s", ("s-2", 2), ("s-2", 1))
 
 
 def test_a_slot_owner_is_revoked_by_the_commit_that_replaces_it():

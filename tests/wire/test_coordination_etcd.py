@@ -1,7 +1,11 @@
 """The client of a real etcd: what its answers say about the outcome, endpoints, values, TLS."""
 
+import asyncio
+import itertools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -12,9 +16,9 @@ from grpc_tools import protoc
 
 from hams_operator.local.etcd import EtcdProcess, Ports, _free_ports, find_etcd
 from hams_wire import errors
-from hams_wire.coordination import ABSENT, etcd_pb2
+from hams_wire.coordination import ABSENT, etcd, etcd_pb2
 from hams_wire.coordination.etcd import EtcdCoordination
-from hams_wire.coordination.etcd_errors import Forgotten, RevisionNotReached, classify
+from hams_wire.coordination.etcd_errors import Forgotten, LeaderChanged, RevisionNotReached, classify
 from hams_wire.coordination.etcd_members import Tls, parse_endpoints
 from hams_wire.coordination.etcd_values import range_of
 from hams_wire.errors import CoordinationError, InvalidCall, Lost
@@ -211,3 +215,74 @@ def test_the_committed_messages_are_those_of_the_proto(tmp_path: Path) -> None:
         for field in message.field:
             field.ClearField("json_name")
     assert file == committed
+
+
+class WithoutAnswers(grpc.GenericRpcHandler):
+    """A member of etcd that answers no write, but says of itself what `states` hold: term and leader."""
+
+    def __init__(self, states: Iterator[tuple[int, int]]) -> None:
+        self._states = states
+        self.never = asyncio.Event()
+
+    def service(self, details: Any) -> Any:
+        async def status(request: bytes, context: Any) -> bytes:
+            term, leader = next(self._states)
+            header = etcd_pb2.ResponseHeader(raft_term=term)
+            return etcd_pb2.StatusResponse(header=header, leader=leader).SerializeToString()
+
+        async def write(request: bytes, context: Any) -> bytes:
+            await self.never.wait()
+            return b""
+
+        asked_for = status if details.method == "/etcdserverpb.Maintenance/Status" else write
+        return grpc.unary_unary_rpc_method_handler(asked_for)
+
+
+@pytest.mark.parametrize(
+    ("states", "gives_up"),
+    [
+        ([(4, 1), (4, 1), (4, 0), (5, 0), (5, 2)], True),
+        ([(4, 1), (5, 1)], True),
+        ([(0, 0), (4, 1), (4, 1), (4, 0), (4, 1)], False),
+        ([(4, 0), (4, 1)], False),
+    ],
+    ids=[
+        "another leader",
+        "the same one, elected again",
+        "a leader not heard for a moment",
+        "it has just begun",
+    ],
+)
+async def test_a_write_is_given_up_once_its_member_has_another_leader(
+    monkeypatch: pytest.MonkeyPatch, states: list[tuple[int, int]], gives_up: bool
+) -> None:
+    """The former leader may have taken it along, so its outcome is unknown; the member itself is well."""
+    monkeypatch.setattr(etcd, "etcd_write_s", 0.001)
+    all_seen = asyncio.Event()
+
+    def seen() -> Iterator[tuple[int, int]]:
+        yield from states
+        all_seen.set()
+        yield from itertools.repeat(states[-1])
+
+    handler = WithoutAnswers(seen())
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = EtcdCoordination(f"http://127.0.0.1:{port},http://localhost:{port}", call_s=600)
+    write = asyncio.create_task(client.compare_and_swap("k", ABSENT, b""))
+    try:
+        if gives_up:
+            with pytest.raises(LeaderChanged, match="it has another leader"):
+                await write
+        else:
+            await all_seen.wait()
+            assert not write.done()
+        assert client.members.switches == 0, "the next one may be the former leader"
+    finally:
+        handler.never.set()
+        write.cancel()
+        await asyncio.gather(write, return_exceptions=True)
+        await client.close()
+        await server.stop(None)

@@ -133,10 +133,10 @@ def wanted_backups(graph: Graph) -> Iterable[tuple[str, str, int]]:
         yield name, FRONTEND, graph.data.frontend.replicas - 1 if graph.data.mode != "None" else 0
 
 
-def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[InstanceId]) -> Topology:
-    """An owner for every slot that has none, or a dead one: a standby first, else the active instance with
-    the fewest slots."""
-    gone = set(dead) | set(topology.revoked)
+def slots(graph: Graph, topology: Topology, members: Members, departed: Collection[InstanceId]) -> Topology:
+    """An owner for every slot that has none, or a revoked one: a standby first, else the active instance with
+    the fewest slots. None of the `departed`, who have handed over what they had."""
+    gone = {*departed, *topology.revoked}
     for op in graph.data.operators:
         if op.stateful:
             continue

@@ -9,7 +9,7 @@ members, are frozen only where no in-sync member answers. A set for which nobody
 yet come, is put off (`put_off`): the others go on without it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from hams_protocol.context import Context
@@ -118,6 +118,7 @@ class Attempt:
         self.topology = topology
         self.known = known
         self.to_replace: frozenset[InstanceId] = frozenset()
+        self.departed: Collection[InstanceId] = ()
         self.revision = revision
         self._members = members
         # Numbers of different attempts do not overlap, so a late answer to an earlier attempt matches none
@@ -465,7 +466,7 @@ class Attempt:
                 topology = topology.with_set(
                     assign.moved(move.old, move.primary, move.end, move.in_sync, move.joining, move.keepers)
                 )
-        topology = assign.slots(self._graph, topology, self._members, ())
+        topology = assign.slots(self._graph, topology, self._members, self.departed)
         topology = assign.joiners(self._graph, topology, self._members)
         return topology.next()
 

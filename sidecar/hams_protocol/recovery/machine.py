@@ -48,7 +48,7 @@ from hams_protocol.recovery.attempt import Attempt
 from hams_protocol.recovery.losses import Losses
 from hams_protocol.recovery.suspicions import Suspicions
 from hams_protocol.recovery.verdicts import Verdicts
-from hams_protocol.topology import ReplicaSet, Topology
+from hams_protocol.topology import Departed, ReplicaSet, Topology
 
 
 class ManagerMachine:
@@ -78,6 +78,7 @@ class ManagerMachine:
         self._alarm = Alarm(self.ctx)
         self._heard_of: dict[InstanceId, int] = {}
         self._known_to_all = self._waited_for = Topology()
+        self.departed = Departed()
         self.losses = Losses(self)
         self.suspicions = Suspicions(self)
         self.verdicts = Verdicts(self)
@@ -172,12 +173,14 @@ class ManagerMachine:
         if self.knowledge.learn(topology, revision):
             self.attempt = None
             self._need.end()
+            self.departed.learn(topology)
             # Before the suspicions below: these ask whether a holder of a lost state may yet wake up.
             self.losses.learn()
             self.suspicions.topology_changed(before, topology)
 
     def _members_changed(self, event: MembersChanged) -> None:
         self.members = {member.instance: member for member in event.members}
+        self.departed.keep(self.members)
         here = {*self.members, *assign.involved(self.knowledge.topology)}
         self._heard_of = {item: generation for item, generation in self._heard_of.items() if item in here}
         self.suspicions.members_changed(here)
@@ -280,7 +283,8 @@ class ManagerMachine:
             self._need.end()
             self.attempt = None
             if to_replace:
-                self._propose(assign.slots(self.graph, topology, self.suspicions.living(), ()).next())
+                living, departed = self.suspicions.living(), self.departed.instances
+                self._propose(assign.slots(self.graph, topology, living, departed).next())
             return
         self._need.begin(self.ctx.now)
         # Confirmed suspects have waited for this manager's turn already (`Suspicions.confirmed`).
@@ -322,6 +326,7 @@ class ManagerMachine:
             patient,
         )
         attempt.to_replace = frozenset(to_replace)
+        attempt.departed = self.departed.instances
         silent = [
             item.instance
             for item in self.suspicions.open.values()
@@ -376,7 +381,7 @@ class ManagerMachine:
         patient = now < self._start.at
         changed = assign.first_roles(self.graph, topology, self.members, patient)
         living = self.suspicions.living()
-        changed = assign.slots(self.graph, changed, living, ())
+        changed = assign.slots(self.graph, changed, living, self.departed.instances)
         suspects = {
             name
             for name, item in self.suspicions.open.items()

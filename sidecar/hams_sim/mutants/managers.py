@@ -216,6 +216,16 @@ MUTANTS: dict[str, Mutant] = {
         "6",
         (Edit("recovery.suspicions", "Suspicions.judged_at", "not in self._registered", "in ()"),),
     ),
+    "manager-gives-to-departed": Mutant(
+        "a manager gives a slot to an instance that has handed over all that it had",
+        "6",
+        (Edit("recovery.assign", "slots", "{*departed, *topology.revoked}", "set(topology.revoked)"),),
+    ),
+    "attempt-gives-to-departed": Mutant(
+        "the commit of a recovery does so",
+        "6",
+        (Edit("recovery.attempt", "Attempt.result", "self._members, self.departed", "self._members, ()"),),
+    ),
     "lost-while-held": Mutant(
         "a state is called lost once its primary is gone, though a backup holds it",
         "7.2",

@@ -286,7 +286,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateless",
                 "StatelessMachine._substitute",
-                "and item not in self._departed",
+                "and item not in self._departed.instances",
                 "",
             ),
         ),

@@ -3,8 +3,8 @@
 Each call goes to one member at a time. What was certainly not applied (no connection, a refusal that etcd
 gives before it proposes) goes to the next member until the budget of the call, `etcd_call_s`, is used up; a
 read goes on after any failure but a refusal of the caller. **A write that was sent and not answered is never
-sent again**: it raises `Unknown`, as soon as its member turns out to be silent. docs/adr/0003-etcd-client.md
-says why no client library stands behind it.
+sent again**: it raises `Unknown`, as soon as its member turns out to be silent or to have another leader.
+docs/adr/0003-etcd-client.md says why no client library stands behind it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from hams_wire.coordination import etcd_pb2 as pb
-from hams_wire.coordination.etcd_errors import GARBLED, classify
+from hams_wire.coordination.etcd_errors import GARBLED, LeaderChanged, classify
 from hams_wire.coordination.etcd_lease import LeaseRenewer
 from hams_wire.coordination.etcd_members import EtcdMember, Members, Tls, User, parse_endpoints
 from hams_wire.coordination.etcd_values import entry_of, found_instead, key_bytes, range_of, transaction
@@ -277,7 +277,8 @@ class EtcdCoordination:
                 except NoSpace:
                     raise
                 except Unknown as refused:
-                    self.members.pass_over(member)
+                    if not isinstance(refused, LeaderChanged):  # that one is well; another may be the former
+                        self.members.pass_over(member)
                     if not safe:
                         raise
                     error = Unavailable(str(refused))
@@ -325,17 +326,24 @@ class EtcdCoordination:
     async def _unless_silent(
         self, call: "UnaryCall[Request, Response]", name: str, member: EtcdMember
     ) -> Response:
-        """A write whose member answers nothing else either is given up, its outcome unknown: the member's
-        host may be gone, and others are there."""
+        """A write is given up, its outcome unknown, if its member answers nothing else either: its host may
+        be gone, and others are there. Or if it has another leader: the former may have taken it along."""
 
         async def answered() -> Response:
             return await call
 
         answer = asyncio.create_task(answered(), name="etcd write")
+        term = 0
         try:
-            await asyncio.wait((answer,), timeout=etcd_write_s)
-            if not answer.done() and not await member.answers(etcd_probe_answer_s) and not answer.done():
-                raise Unknown(f"{name} at {member.address}: it has fallen silent")
+            while not (await asyncio.wait((answer,), timeout=etcd_write_s))[0]:
+                status = await member.sign_of_life(etcd_probe_answer_s)
+                if answer.done():
+                    break
+                if status is None:
+                    raise Unknown(f"{name} at {member.address}: it has fallen silent")
+                if term and status.leader and status.header.raft_term > term:
+                    raise LeaderChanged(f"{name} at {member.address}: it has another leader by now")
+                term = term or status.header.raft_term
             return await answer
         finally:
             answer.cancel()

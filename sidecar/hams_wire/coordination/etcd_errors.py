@@ -39,6 +39,11 @@ class NotThere(InvalidCall):
     """No user or role has that name."""
 
 
+class LeaderChanged(Unknown):
+    """The member has another leader than soon after the write was sent to it: the former one may have taken
+    the write along. The member itself says so after five seconds only (etcd 3.6, `ReqTimeout`)."""
+
+
 _REFUSED: dict[str, type[CoordinationError]] = {
     "etcdserver: no leader": Unavailable,
     "etcdserver: not capable": Unavailable,

@@ -114,14 +114,15 @@ class EtcdMember:
         self._token_used_s = now_s
         return (*_NEEDS_LEADER, ("token", token)) if token else _NEEDS_LEADER
 
-    async def answers(self, timeout_s: float) -> bool:
-        """Whether it answers anything, from what it has itself, after at most `timeout_s`; a refusal is an
-        answer."""
+    async def sign_of_life(self, timeout_s: float) -> pb.StatusResponse | None:
+        """What it says of itself after at most `timeout_s`, empty if it refuses; None: no answer."""
         try:
-            await self.status(pb.StatusRequest(), timeout=timeout_s)
+            status: pb.StatusResponse | None = await self.status(pb.StatusRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
-        return True
+            if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                return None
+            status = None
+        return pb.StatusResponse() if status is None else status
 
     @property
     def has_user(self) -> bool:
