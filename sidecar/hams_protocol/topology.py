@@ -250,7 +250,7 @@ class Departed:
         self._owners = owners
 
     def keep(self, registered: Collection[InstanceId]) -> None:
-        """Forget who is not registered any more."""
+        """Forget who is not registered any more: its id is never used again."""
         self.instances.intersection_update(registered)
 
 

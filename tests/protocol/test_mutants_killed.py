@@ -76,6 +76,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "manager-gives-to-departed": (
         recovery.test_who_has_handed_over_what_it_had_gets_no_slot_of_a_crowded_owner
     ),
+    "departed-substitute-counts": (
+        recovery.test_who_has_handed_over_is_no_substitute_for_an_owner_whose_model_died
+    ),
     "attempt-gives-to-departed": (recovery.test_an_attempt_gives_no_slot_to_who_has_handed_over_what_it_had),
     "starting-is-dead": stateless.test_a_model_that_starts_is_not_dead,
     "lost-probe-counts": (recovery.test_a_probe_is_sent_once_more_when_the_connection_of_the_suspect_is_back),

@@ -27,7 +27,7 @@ from hams_protocol.messages import (
     TopologyNews,
 )
 from hams_protocol.recovery import ManagerMachine, assign
-from hams_protocol.topology import Topology
+from hams_protocol.topology import Departed, Topology
 
 DATA = graph(
     op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True)
@@ -255,6 +255,35 @@ def test_who_has_handed_over_what_it_had_gets_no_slot_of_a_crowded_owner():
     s_3_comes(rig)
 
 
+def test_managers_do_not_undo_what_one_did_that_has_not_seen_the_handover():
+    rig = s_1_has_handed_over()
+    rig.learn(topo(3, P, Q, table("s", ("s-2", 2), ("s-2", 1), successor="s-1")))
+    rig.after(1.0)
+    assert not of(rig.all, Propose)
+    rig.members(m_1="manager", **{name: of for name, of in EVERYBODY.items() if name != "s_1"})
+    assert of(rig.all, Propose)[-1].topology.table("s") == table("s", ("s-2", 2), ("s-2", 1))
+
+
+def test_who_has_handed_over_is_no_substitute_for_an_owner_whose_model_died():
+    rig = s_1_has_handed_over()
+    rig.get("s-2", Suspect("s-2", "its model died"))
+    rig.get("s-2", ProbeAnswer(1, Health.MODEL_DEAD, 2))
+    assert not of(rig.all, Propose), "it will serve again once its model has been started"
+    rig.members(m_1="manager", s_3="s", **EVERYBODY)
+    assert of(rig.all, Propose)[-1].topology.revoked == ("s-2",)
+
+
+def test_who_has_slots_again_has_not_departed_and_who_is_gone_is_forgotten():
+    departed = Departed()
+    for owner in ("s-1", "s-2", "s-3"):
+        departed.learn(topo(1, P, Q, table("s", (owner, 1))))
+    assert departed.instances == {"s-1", "s-2"}
+    departed.learn(topo(2, P, Q, table("s", ("s-1", 2))))
+    assert departed.instances == {"s-2", "s-3"}
+    departed.keep(("s-1", "s-3"))
+    assert departed.instances == {"s-3"}
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_who_has_handed_over_what_it_had_gets_no_slot_of_the_dead(fresh):
     rig = s_1_has_handed_over()
@@ -270,6 +299,7 @@ def test_an_attempt_gives_no_slot_to_who_has_handed_over_what_it_had():
     rig = s_1_has_handed_over()
     rig.step(PeerDown("p-1", refused=True))
     freeze_answers(rig, p_2=9, p_3=9)
+    rig.members(m_1="manager", **{name: of for name, of in EVERYBODY.items() if name != "s_1"})
     topology = proposed(fence_answer(rig, False))
     assert topology.find("p").primary == "p-2"
     assert topology.table("s") == table("s", ("s-2", 2), ("s-2", 1))

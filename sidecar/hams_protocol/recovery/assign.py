@@ -136,20 +136,21 @@ def wanted_backups(graph: Graph) -> Iterable[tuple[str, str, int]]:
 def slots(graph: Graph, topology: Topology, members: Members, departed: Collection[InstanceId]) -> Topology:
     """An owner for every slot that has none, or a revoked one: a standby first, else the active instance with
     the fewest slots. None of the `departed`, who have handed over what they had."""
-    gone = {*departed, *topology.revoked}
+    revoked = topology.revoked
     for op in graph.data.operators:
         if op.stateful:
             continue
         table = list(topology.table(op.name).slots) or [Slot() for _ in range(op.slots)]
-        free = [item for item in candidates(members, op.name, topology) if item not in gone]
+        registered = candidates(members, op.name, topology)
+        free = [item for item in registered if item not in departed]
         for number, slot in enumerate(table):
-            if slot.instance is not None and slot.instance not in gone:
+            if slot.instance is not None and slot.instance not in revoked:
                 continue
             load = {item: sum(1 for other in table if other.instance == item) for item in free}
             owner = min(free, key=lambda item: (load[item], item), default=None)
             if owner is not None:
                 table[number] = Slot(slot.epoch + 1, owner)
-            elif slot.instance is not None and slot.instance in topology.revoked:
+            elif slot.instance is not None:
                 table[number] = Slot(slot.epoch, None)
         elsewhere = any(
             slot.successor is not None
@@ -157,23 +158,24 @@ def slots(graph: Graph, topology: Topology, members: Members, departed: Collecti
             if other.op != op.name
             for slot in other.slots
         )
-        _spread(table, free, gone, elsewhere)
+        # Whom a manager names that has not seen it depart is left: two of them would undo each other's word.
+        table = [
+            Slot(slot.epoch, slot.instance) if slot.successor not in registered else slot for slot in table
+        ]
+        if not elsewhere:
+            _spread(table, free, revoked)
         if tuple(table) != topology.table(op.name).slots:
             topology = topology.with_table(SlotTable(op.name, tuple(table)))
     return topology
 
 
-def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId], elsewhere: bool) -> None:
-    """An idle instance becomes the successor of a slot whose owner has several. A successor that is gone is
-    struck out.
+def _spread(table: list[Slot], free: list[InstanceId], revoked: Collection[InstanceId]) -> None:
+    """An idle instance becomes the successor of a slot whose owner has several.
 
-    One move at a time in a whole graph (`elsewhere`: another operator has one): a slot on the move holds
-    fresh requests back until those it has executed are complete, so two of them could wait for each other.
+    One move at a time in a whole graph: a slot on the move holds fresh requests back until those it has
+    executed are complete, so two of them could wait for each other.
     """
-    for number, slot in enumerate(table):
-        if slot.successor is not None and slot.successor not in free:
-            table[number] = Slot(slot.epoch, slot.instance)
-    if elsewhere or any(slot.successor is not None for slot in table):
+    if any(slot.successor is not None for slot in table):
         return
     owners = [slot.instance for slot in table]
     idle = [item for item in free if item not in owners]
@@ -181,7 +183,7 @@ def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId], el
         (
             number
             for number, slot in enumerate(table)
-            if owners.count(slot.instance) > 1 and slot.instance not in gone
+            if owners.count(slot.instance) > 1 and slot.instance not in revoked
         ),
         None,
     )

@@ -326,7 +326,7 @@ class ManagerMachine:
             patient,
         )
         attempt.to_replace = frozenset(to_replace)
-        attempt.departed = self.departed.instances
+        attempt.departed = frozenset(self.departed.instances)
         silent = [
             item.instance
             for item in self.suspicions.open.values()

@@ -130,7 +130,7 @@ class Verdicts:
 
     def _has_substitute(self, suspicion: Suspicion) -> bool:
         """A dead slot owner is revoked at once; one whose proxy lives only if another instance, which is not
-        suspected itself, can take its slots."""
+        suspected itself nor about to end, can take its slots."""
         if suspicion.health is None:
             return True
         topology = self._knowledge.topology
@@ -140,7 +140,8 @@ class Verdicts:
             if any(slot.instance == suspicion.instance for slot in table.slots)
         ]
         # The suspect itself is not among the living.
-        return all(assign.candidates(self._suspicions.living(), op, topology) for op in ops)
+        living, departed = self._suspicions.living(), self._m.departed.instances
+        return all(set(assign.candidates(living, op, topology)) - departed for op in ops)
 
     def to_roll_back(self) -> list[str]:
         """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no

@@ -311,6 +311,7 @@ NOT_CAUGHT: dict[str, str] = {
     "rollback-drops-keeper": RARE,
     "silent-asked-to-go-back": RARE,
     "successor-untold": "a transcript kills it; the message may be late anyway, so no scene asserts it",
+    "departed-substitute-counts": "a transcript kills it; a slot may be vacant for a moment",
     "attempt-gives-to-departed": "a transcript kills it; no recovery coincides with a graceful end there",
     "starting-is-dead": "a transcript kills it; who is registered in time is not suspected",
     "unregistered-judged": "a transcript kills it; watches do not lag so far, nor do links",

@@ -219,7 +219,12 @@ MUTANTS: dict[str, Mutant] = {
     "manager-gives-to-departed": Mutant(
         "a manager gives a slot to an instance that has handed over all that it had",
         "6",
-        (Edit("recovery.assign", "slots", "{*departed, *topology.revoked}", "set(topology.revoked)"),),
+        (Edit("recovery.assign", "slots", "if item not in departed", "if True"),),
+    ),
+    "departed-substitute-counts": Mutant(
+        "one that is about to end counts as who could take a slot of an owner whose model is dead",
+        "6",
+        (Edit("recovery.verdicts", "Verdicts._has_substitute", ") - departed", ")"),),
     ),
     "attempt-gives-to-departed": Mutant(
         "the commit of a recovery does so",
