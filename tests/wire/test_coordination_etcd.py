@@ -249,7 +249,7 @@ class WithoutAnswers(grpc.GenericRpcHandler):
     ids=[
         "another leader",
         "the same one, elected again",
-        "a leader not heard for a moment",
+        "no leader for a moment",
         "it has just begun",
     ],
 )

@@ -306,7 +306,7 @@ class EtcdCoordination:
             answer = (
                 await call
                 if safe or len(self.members) == 1
-                else await self._unless_silent(call, name, member)
+                else await self._unless_given_up(call, name, member)
             )
         except grpc.aio.AioRpcError as error:
             raise classify(error, name, member.address) from None
@@ -323,7 +323,7 @@ class EtcdCoordination:
             raise Unknown(f"{name} at {member.address}: {GARBLED}")
         return answer
 
-    async def _unless_silent(
+    async def _unless_given_up(
         self, call: "UnaryCall[Request, Response]", name: str, member: EtcdMember
     ) -> Response:
         """A write is given up, its outcome unknown, if its member answers nothing else either: its host may

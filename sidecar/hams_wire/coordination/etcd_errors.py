@@ -41,7 +41,8 @@ class NotThere(InvalidCall):
 
 class LeaderChanged(Unknown):
     """The member has another leader than soon after the write was sent to it: the former one may have taken
-    the write along. The member itself says so after five seconds only (etcd 3.6, `ReqTimeout`)."""
+    the write along. The member itself says so only after five seconds and two election timeouts (etcd 3.6,
+    `ReqTimeout`)."""
 
 
 _REFUSED: dict[str, type[CoordinationError]] = {
