@@ -10,14 +10,16 @@ compared again every `DENSE_AGAIN`-th time: a chunk that is shipped though it di
 
 import bisect
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hams_sdk.limits import BLOCK_CHUNKS_MAX, DENSE_AGAIN, DENSE_CAPTURES, DENSE_CHUNKS_MIN
+
+ALIGN = 64
+"""Leaves of an image begin at multiples of this."""
 
 _libc = ctypes.CDLL(None)
 _compare = _libc.memcmp
@@ -29,13 +31,15 @@ _compare.restype = ctypes.c_int
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Bytes [begin, end) of an image, and where they are now; `held` keeps that memory. `leaf`: which leaf,
-    -1 for the header and padding."""
+    -1 if it is not exactly one. `written`: what alone may differ from the base, bytes [begin, end) of the
+    image, ascending; None: that is not known."""
 
     begin: int
     end: int
     address: int
     held: Any
     leaf: int = -1
+    written: Sequence[tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +101,34 @@ def count(nbytes: int, chunk_nbytes: int) -> int:
     return -(-nbytes // chunk_nbytes)
 
 
-def is_there(piece: Piece, base: Table) -> bool:
-    """Whether the bytes of a piece are those at its place of `base`."""
-    first, last = piece.begin // base.chunk_nbytes, (piece.end - 1) // base.chunk_nbytes
+def holding(pieces: Sequence[Piece], at: int) -> Piece:
+    """The piece that byte `at` of the image lies in."""
+    return pieces[bisect.bisect_right(pieces, at, key=lambda piece: piece.begin) - 1]
+
+
+def written_within(piece: Piece, begin: int, end: int) -> list[tuple[int, int]]:
+    """What may have been written of bytes [begin, end) of the image."""
+    written = piece.written or ()
+    first = bisect.bisect_right(written, begin, key=lambda span: span[1])
+    last = bisect.bisect_left(written, end, key=lambda span: span[0])
+    return [(max(one, begin), min(other, end)) for one, other in written[first:last]]
+
+
+def is_there(piece: Piece, begin: int, end: int, base: Table) -> bool:
+    """Whether bytes [begin, end) of the image, which lie in `piece`, are those of `base`."""
+    first, last = begin // base.chunk_nbytes, (end - 1) // base.chunk_nbytes
     differing: set[int] = set()
-    if piece.begin < piece.end and last < len(base.addresses):
-        _compare_piece(piece, first, last, base, differing)
+    if begin < end and last < len(base.addresses):
+        part = Piece(begin, end, piece.address + begin - piece.begin, piece.held)
+        _compare_piece(part, first, last, base, differing)
     return not differing
 
 
 def changed(
-    pieces: Sequence[Piece],
-    paths: Sequence[str],
-    total: int,
-    base: Table,
-    density: Density,
-    known: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
+    pieces: Sequence[Piece], paths: Sequence[str], total: int, base: Table, density: Density
 ) -> tuple[list[int], int]:
-    """The chunks of the image `pieces` that differ from `base`, ascending, and how many bytes were compared.
-    `paths` names the leaves; of those in `known` nothing but these bytes can differ from `base`."""
+    """The chunks of the image `pieces` that differ from `base`, ascending, and how many bytes were compared
+    here. `paths` names the leaves."""
     differing = {
         index
         for index in range(count(total, base.chunk_nbytes))
@@ -126,10 +139,9 @@ def changed(
     for piece in pieces:
         if piece.begin == piece.end:
             continue
-        if piece.leaf >= 0 and (written := known.get(paths[piece.leaf])) is not None:
-            for begin, end in written:
-                first, last = piece.begin + begin, piece.begin + end - 1
-                differing.update(range(first // base.chunk_nbytes, last // base.chunk_nbytes + 1))
+        if piece.written is not None:
+            for begin, end in piece.written:
+                differing.update(range(begin // base.chunk_nbytes, (end - 1) // base.chunk_nbytes + 1))
             continue
         first, last = piece.begin // base.chunk_nbytes, (piece.end - 1) // base.chunk_nbytes
         tracked = piece.leaf >= 0 and last - first + 1 >= DENSE_CHUNKS_MIN

@@ -1,18 +1,24 @@
 """Copying leaves of a state out, from the CPU or from GPUs, without stopping the model's stream.
 
-CPU leaves are copied straight into the image. CUDA tensors go through pinned memory on a side stream that
+CPU leaves are read where they are. CUDA tensors go through the mirror of their device, on a side stream that
 waits for the mark that the run left on the model's stream, so the next compute stage runs on the GPU
-meanwhile; the copy is complete when `copy` returns. Pinned buffers are kept and reused: pinning is slow.
+meanwhile. The bytes are there when a call returns.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hams_sdk.chunks import Piece
 from hams_sdk.datatypes import is_tensor, torch_module
+from hams_sdk.mirror import Mirror
 
-Copy = tuple[Any, memoryview]
-"""A leaf and the memory it goes to; never empty."""
+Devices = Mapping[Any, Sequence[int]]
+"""The leaves of each device, by their numbers, in the image's order."""
+
+Spans = Sequence[tuple[int, int]]
+"""The bytes [begin, end) of the image of each leaf."""
 
 
 def mark() -> Any:
@@ -39,91 +45,80 @@ def generator_states() -> list[Any]:
     return list(torch.cuda.get_rng_state_all())
 
 
+def device_of(leaf: Any) -> Any:
+    """The device that a leaf lies on; None if that is this host's memory."""
+    return leaf.device if is_tensor(leaf) and leaf.device.type != "cpu" else None
+
+
 class Staging:
-    """Side streams and pinned buffers of one state."""
+    """What is kept from one capture of a state to the next, by device."""
 
     def __init__(self) -> None:
-        self._streams: dict[Any, Any] = {}
-        self._pinned: dict[Any, Any] = {}  # device -> pinned bytes
+        self._mirrors: dict[Any, Mirror] = {}
 
-    def copy(self, copies: list[Copy], after: Any) -> None:
-        """Copy every leaf to its memory; returns when all bytes are there."""
-        on_device: dict[Any, list[Copy]] = {}
-        for leaf, memory in copies:
+    def take(
+        self, devices: Devices, spans: Spans, leaves: Sequence[Any], after: Any, chunk_nbytes: int = 0
+    ) -> dict[Any, list[tuple[int, int]] | None]:
+        """Bring the leaves of all devices to this host. `after`: what `mark` returned. What may have been
+        written of each device's, as `Mirror.take` says it."""
+        for gone in [device for device in self._mirrors if device not in devices]:
+            del self._mirrors[gone]
+        written = {}
+        for device, indices in devices.items():
+            if device not in self._mirrors:
+                self._mirrors[device] = Mirror(device)
+            on_device = [leaves[index] for index in indices]
+            places = [spans[index] for index in indices]
+            written[device] = self._mirrors[device].take(on_device, places, after or (), chunk_nbytes)
+        return written
+
+    def copy(
+        self, devices: Devices, spans: Spans, leaves: Sequence[Any], image: memoryview, after: Any
+    ) -> None:
+        """Copy every leaf to its place of the image."""
+        self.take(devices, spans, leaves, after)
+        for leaf, (begin, end) in zip(leaves, spans, strict=True):
+            if begin == end:
+                continue
+            memory = image[begin:end]
             if isinstance(leaf, bytes):
                 np.copyto(np.frombuffer(memory, dtype=np.uint8), np.frombuffer(leaf, dtype=np.uint8))
             elif not is_tensor(leaf):
                 np.copyto(np.frombuffer(memory, dtype=leaf.dtype).reshape(leaf.shape), leaf)
-            elif leaf.device.type == "cpu":
+            elif (device := device_of(leaf)) is not None:
+                np.copyto(np.frombuffer(memory, dtype=np.uint8), self._mirrors[device].bytes_of(begin, end))
+            else:
                 _as_tensor(memory, leaf).copy_(leaf.detach())
-            else:
-                on_device.setdefault(leaf.device, []).append((leaf, memory))
-        staged = [
-            (device, group, self._enqueue(device, [(leaf, len(memory)) for leaf, memory in group], after))
-            for device, group in on_device.items()
-        ]
-        for device, group, pinned in staged:
-            self._streams[device].synchronize()
-            at = 0
-            for _, memory in group:
-                np.copyto(np.frombuffer(memory, dtype=np.uint8), pinned[at : at + len(memory)])
-                at += _aligned(len(memory))
 
-    def sources(self, leaves: list[Any], after: Any) -> list[tuple[int, Any]]:
-        """Where the bytes of each leaf lie in this process' memory, contiguous, and what holds them: in place
-        where they are so; those on a device are copied to pinned memory."""
-        found: list[tuple[int, Any]] = [(0, None)] * len(leaves)
-        on_device: dict[Any, list[int]] = {}
-        for index, leaf in enumerate(leaves):
-            if isinstance(leaf, bytes):
-                array = np.frombuffer(leaf, dtype=np.uint8)
-            elif not is_tensor(leaf):
-                array = np.ascontiguousarray(leaf)
-            elif leaf.device.type == "cpu":
-                plain = leaf.detach().resolve_conj().resolve_neg().contiguous()
-                found[index] = int(plain.data_ptr()), plain
-                continue
-            else:
-                on_device.setdefault(leaf.device, []).append(index)
-                continue
-            found[index] = int(array.ctypes.data), array
-        for device, indices in on_device.items():
-            sizes = [int(leaves[index].nbytes) for index in indices]
-            group = [(leaves[index], size) for index, size in zip(indices, sizes, strict=True)]
-            pinned = self._enqueue(device, group, after)
-            self._streams[device].synchronize()
-            at = int(pinned.ctypes.data)
-            for index, size in zip(indices, sizes, strict=True):
-                found[index] = at, pinned
-                at += _aligned(size)
-        return found
+    def source(self, leaf: Any, begin: int, end: int) -> tuple[int, Any]:
+        """Where the bytes [begin, end) of the image lie, contiguous, and what holds them: in place where a
+        leaf is so; what was taken from a device in pinned memory."""
+        if isinstance(leaf, bytes):
+            array = np.frombuffer(leaf, dtype=np.uint8)
+        elif not is_tensor(leaf):
+            array = np.ascontiguousarray(leaf)
+        elif (device := device_of(leaf)) is not None:
+            array = self._mirrors[device].bytes_of(begin, end)
+        else:
+            plain = leaf.detach().resolve_conj().resolve_neg().contiguous()
+            return int(plain.data_ptr()), plain
+        return int(array.ctypes.data), array
 
-    def _enqueue(self, device: Any, group: list[tuple[Any, int]], after: Any) -> Any:
-        """Start the copies of leaves of so many bytes from one device into pinned memory; returns that
-        memory."""
-        torch = torch_module()
-        total = sum(_aligned(nbytes) for _, nbytes in group)
-        pinned = self._pinned.get(device)
-        if pinned is None or pinned.nbytes < total:
-            pinned = self._pinned[device] = torch.empty(total, dtype=torch.uint8, pin_memory=True)
-        stream = self._streams.get(device)
-        if stream is None:
-            stream = self._streams[device] = torch.cuda.Stream(device)
-        for event in after or ():
-            stream.wait_event(event)
-        with torch.no_grad(), torch.cuda.stream(stream):
-            at = 0
-            for leaf, nbytes in group:
-                target = pinned[at : at + nbytes].view(leaf.dtype).reshape(leaf.shape)
-                # The caller holds the leaf until the stream is synchronised, so its memory is not handed out
-                # again meanwhile.
-                target.copy_(leaf.detach(), non_blocking=True)
-                at += _aligned(nbytes)
-        return pinned.numpy()
+    def piece(self, device: Any, written: list[tuple[int, int]] | None) -> Piece:
+        """All that was taken from a device."""
+        mirror = self._mirrors[device]
+        held = mirror.bytes_of(mirror.begin, mirror.end)
+        return Piece(mirror.begin, mirror.end, int(held.ctypes.data), held, written=written)
 
+    def settle(self) -> None:
+        """The next capture is compared with this last one."""
+        for mirror in self._mirrors.values():
+            mirror.settle()
 
-def _aligned(nbytes: int) -> int:
-    return (nbytes + 63) & ~63
+    def forget(self) -> None:
+        """The next capture is compared with something else than the last one."""
+        for mirror in self._mirrors.values():
+            mirror.forget()
 
 
 def _as_tensor(memory: memoryview, leaf: Any) -> Any:

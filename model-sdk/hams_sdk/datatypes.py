@@ -65,6 +65,11 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def leaf_nbytes(leaf: Any) -> int:
+    """Bytes of a leaf of a state in its image: of a tensor, an array or bytes."""
+    return len(leaf) if isinstance(leaf, bytes) else int(leaf.nbytes)
+
+
 def read_tensor(data: memoryview, datatype: str, shape: tuple[int, ...]) -> Array:
     """The tensor that lies in `data`: a view, or for BYTES a new object array. Raises ValueError if the sizes
     do not agree."""

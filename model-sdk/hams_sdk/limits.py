@@ -51,3 +51,6 @@ DENSE_CHUNKS_MIN = 4
 
 BLOCK_CHUNKS_MAX = 16
 """Chunks that are compared in one call: one that differs is looked for only where the whole differs."""
+
+DEVICE_SPARE = 0.2
+"""Of a device's memory: so much stays free beside what a capture keeps there to compare with."""

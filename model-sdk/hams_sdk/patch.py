@@ -80,7 +80,7 @@ def write(image: Table, changed: Sequence[int], head: bytes, leaves: Sequence[Le
                 continue
             if not _is_plain(leaf.tensor):
                 return False
-            writes.append(_Write(leaf.tensor, first - leaf.begin, address + first - begin, last - first))
+            _add(writes, _Write(leaf.tensor, first - leaf.begin, address + first - begin, last - first))
     for item in writes:
         _put(item)
     return True
@@ -139,6 +139,16 @@ def _is_plain(tensor: Any) -> bool:
     if isinstance(tensor, np.ndarray):
         return tensor.flags.c_contiguous and tensor.flags.writeable
     return bool(tensor.is_contiguous()) and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _add(writes: list[_Write], item: _Write) -> None:
+    """What lies side by side, here and there, is written in one piece."""
+    if writes:
+        tensor, offset, address, nbytes = writes[-1]
+        if tensor is item.tensor and (offset + nbytes, address + nbytes) == (item.offset, item.address):
+            writes[-1] = _Write(tensor, offset, address, nbytes + item.nbytes)
+            return
+    writes.append(item)
 
 
 def _put(item: _Write) -> None:

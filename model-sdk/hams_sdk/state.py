@@ -1,7 +1,6 @@
 """The state of a model: captured into bytes, and loaded back into the same objects.
 
-An image describes itself: magic, header length, JSON header (layout, tree of each holder, leaves with dtype,
-shape and place), then the leaves, each aligned. Its size may change from version to version (optimizers grow,
+What an image looks like says plan.py. Its size may change from version to version (optimizers grow,
 opaque bytes vary); the *layout* may not: it lists the tensors that exist right after `initialize`, and an
 image of another layout is refused by name, not loaded in part.
 
@@ -10,24 +9,21 @@ Capturing only reads; loading writes in place. Neither ever unpickles.
 
 import hashlib
 import json
-import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hams_sdk import chunks, cuda, patch, tree
-from hams_sdk.datatypes import is_tensor, torch_module
+from hams_sdk.chunks import ALIGN
+from hams_sdk.datatypes import is_tensor, leaf_nbytes, torch_module
 from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
-from hams_sdk.limits import CONSTANT_AGAIN, HEADER_STEP_BYTES, LAYOUT_DIFFERENCES_MAX
+from hams_sdk.limits import CONSTANT_AGAIN, LAYOUT_DIFFERENCES_MAX
 from hams_sdk.model import Constant, Opaque
-
-ALIGN = 64
-MAGIC = b"HAMSST01"
-_HEAD = struct.Struct("<8sQ")
+from hams_sdk.plan import HEAD, MAGIC, Plan, dtype_name, made_for, plan_of, shape_of
 
 Space = Callable[[int], memoryview]
 """Called with the size of an image, returns writable memory of at least that many bytes."""
@@ -76,9 +72,8 @@ class State:
         }
         self._constants = {name for name, holder in (holders or {}).items() if isinstance(holder, Constant)}
         self._keyed = [holder for holder in self._holders.values() if isinstance(holder, Keyed)]
-        self._tracked: dict[str, Keyed | None] = {}
-        self._places: dict[str, int] = {}
-        self._planned: dict[str, int] = {}
+        self._plan: Plan | None = None
+        self._places: dict[str, int] = {}  # of what is tracked, in the image that is the base
         self._unchecked = 0
         for name, holder in self._holders.items():
             _check_holder(name, holder)
@@ -90,13 +85,13 @@ class State:
                 first = len(writer.leaves)
                 writer.encode(_read(holder), name)
                 entries += [
-                    LayoutEntry(path, _dtype_name(leaf), _shape(leaf))
+                    LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
                     for path, leaf in writer.leaves[first:]
                     if not isinstance(leaf, bytes) and not isinstance(holder, Keyed)
                 ]
         self.layout = tuple(entries)
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
-        self.estimate_nbytes = sum(_nbytes(leaf) for _, leaf in writer.leaves) + 4096
+        self.estimate_nbytes = sum(leaf_nbytes(leaf) for _, leaf in writer.leaves) + 4096
         self._staging = cuda.Staging()
         self._density = chunks.Density()
         self.open(False)
@@ -105,37 +100,26 @@ class State:
         """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
         written. Raises StateFault."""
         started = time.perf_counter()
-        head, placed, leaves, total = self._plan()
-        memory = space(total)
-        memory[: len(head)] = head
-        for place in placed:  # the memory was used before: equal states are equal images
-            end = len(head) + place[3] + place[4]
-            memory[end : end + -place[4] % ALIGN] = bytes(-place[4] % ALIGN)
-        self._staging.copy(
-            [
-                (leaf, memory[len(head) + place[3] : len(head) + place[3] + place[4]])
-                for leaf, place in zip(leaves, placed, strict=True)
-                if place[4]
-            ],
-            after,
-        )
-        return CaptureReport(total, len(placed), time.perf_counter() - started, copied=total)
+        plan, leaves = self._planned()
+        memory = space(plan.total)
+        memory[: len(plan.head)] = plan.head
+        for _, end in plan.spans:  # the memory was used before: equal states are equal images
+            memory[end : end + -end % ALIGN] = bytes(-end % ALIGN)
+        self._staging.copy(plan.devices, plan.spans, leaves, memory, after)
+        return CaptureReport(plan.total, len(leaves), time.perf_counter() - started, copied=plan.total)
 
     def capture_changed(self, base: chunks.Table, space: Space, after: Any = None) -> CaptureReport:
         """As `capture`, but copy only the chunks that differ from `base`, one after another. Raises
         StateFault."""
         started = time.perf_counter()
-        head, placed, leaves, total = self._plan()
-        pieces = self._pieces(head, placed, leaves, after)
-        paths = [place[0] for place in placed]
-        known = self._known(head, placed)
-        self._unchecked = (self._unchecked + 1) % CONSTANT_AGAIN
-        if not self._unchecked:
-            self._check_constants(pieces, paths, known, base)
-        differing, compared = chunks.changed(pieces, paths, total, base, self._density, known)
+        plan, leaves = self._planned()
+        written = self._staging.take(plan.devices, plan.spans, leaves, after, base.chunk_nbytes)
+        pieces = self._pieces(plan, leaves, written)
+        self._check_constants(plan, pieces, base)
+        differing, compared = chunks.changed(pieces, plan.paths, plan.total, base, self._density)
         runs = chunks.runs_of(differing)
         size = base.chunk_nbytes
-        spans = [(first * size, min((first + number) * size, total)) for first, number in runs]
+        spans = [(first * size, min((first + number) * size, plan.total)) for first, number in runs]
         copied = sum(end - begin for begin, end in spans)
         if copied:
             target = chunks.address_of(space(copied))
@@ -144,12 +128,16 @@ class State:
                 target += end - begin
         self.is_base()
         seconds = time.perf_counter() - started
-        return CaptureReport(total, len(placed), seconds, runs, compared, copied)
+        return CaptureReport(plan.total, len(leaves), seconds, runs, compared, copied)
 
     @property
     def constant_leaves(self) -> frozenset[str]:
         """The leaves that were declared constant, as of the last capture."""
-        return frozenset(path for path, keyed in self._tracked.items() if keyed is None)
+        if self._plan is None:
+            return frozenset()
+        return frozenset(
+            self._plan.paths[index] for index, keyed in self._plan.tracked.items() if keyed is None
+        )
 
     def open(self, writable: bool) -> None:
         """Whether `Keyed` mappings may be written from now on."""
@@ -159,96 +147,83 @@ class State:
     def loaded(self) -> None:
         """The next capture is compared with another image than the last one: all of it is compared."""
         self._places = {}
-
-    def _known(self, head: bytes, placed: list[list[Any]]) -> dict[str, list[tuple[int, int]]]:
-        """Leaves that lie where they lay in the last capture, and of which is known what was written since:
-        nothing of what is constant."""
-        known: dict[str, list[tuple[int, int]]] = {}
-        for path, _, _, at, _ in placed:
-            if path not in self._tracked or self._places.get(path) != len(head) + at:
-                continue
-            keyed = self._tracked[path]
-            written = [] if keyed is None else keyed.dirty_bytes(int(path.rpartition("/")[2]))
-            if written is not None:
-                known[path] = written
-        return known
+        self._staging.forget()
 
     def is_base(self) -> None:
         """The next capture is compared with this last one, nothing having been written since."""
-        self._places = self._planned
+        self._places = {} if self._plan is None else self._plan.places()
+        self._staging.settle()
         for keyed in self._keyed:
             keyed.captured()
 
-    def _check_constants(
-        self, pieces: list[chunks.Piece], paths: list[str], known: Collection[str], base: chunks.Table
-    ) -> None:
-        """Compare what was declared constant. Raises StateFault if it has changed."""
-        for piece in pieces:
-            if (
-                piece.leaf < 0
-                or paths[piece.leaf] not in known
-                or self._tracked[paths[piece.leaf]] is not None
-            ):
+    def _check_constants(self, plan: Plan, pieces: list[chunks.Piece], base: chunks.Table) -> None:
+        """Compare what was declared constant: all of it from time to time, and always what a device says has
+        changed near it. Raises StateFault if it has changed."""
+        self._unchecked = (self._unchecked + 1) % CONSTANT_AGAIN
+        for index, keyed in plan.tracked.items():
+            begin, end = plan.spans[index]
+            if keyed is not None or begin == end:
                 continue
-            if not chunks.is_there(piece, base):
+            piece = chunks.holding(pieces, begin)
+            if piece.written is None:
+                continue
+            spans = [(begin, end)] if not self._unchecked else chunks.written_within(piece, begin, end)
+            if not all(chunks.is_there(piece, first, last, base) for first, last in spans):
                 raise StateFault(
-                    f'state "{paths[piece.leaf]}" was declared constant (hams_sdk.constant), and has changed'
+                    f'state "{plan.paths[index]}" was declared constant (hams_sdk.constant), and has changed'
                 )
 
-    def _plan(self) -> tuple[bytes, list[list[Any]], list[Any], int]:
-        """The head of an image, the leaves' places behind it, the leaves, and the bytes of it all. Raises
-        StateFault."""
+    def _planned(self) -> tuple[Plan, list[Any]]:
+        """Where the state lies in an image, and its leaves. Raises StateFault."""
         writer = tree.Writer()
         trees: dict[str, Any] = {}
-        self._tracked = {}
+        tracked: dict[int, Keyed | None] = {}
         for name, holder in self._holders.items():
             first = len(writer.leaves)
             trees[name] = writer.encode(_read(holder), name)
             if name in self._constants:
-                self._tracked.update(dict.fromkeys(path for path, _ in writer.leaves[first:]))
+                tracked.update(dict.fromkeys(range(first, len(writer.leaves))))
             elif isinstance(holder, Keyed):
-                self._tracked.update((path, holder) for path, _ in writer.leaves[first + 1 :])
-        placed: list[list[Any]] = [
-            [path, _dtype_name(leaf), list(_shape(leaf)), 0, _nbytes(leaf)] for path, leaf in writer.leaves
-        ]
-        at = 0
-
-        def grows(place: list[Any]) -> int:
-            return 2 if place[1] == "bytes" else int(self._tracked.get(place[0]) is not None)
-
-        # What grows comes last: what lies behind would move with it.
-        for place in sorted(placed, key=grows):
-            place[3] = at
-            at += (place[4] + ALIGN - 1) & ~(ALIGN - 1)
-        layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
-        header = json.dumps(
-            {"signature": self.signature, "layout": layout, "trees": trees, "leaves": placed},
-            separators=(",", ":"),
-        ).encode()
-        header += b" " * (-(_HEAD.size + len(header)) % HEADER_STEP_BYTES)
-        head = _HEAD.pack(MAGIC, len(header)) + header
-        self._planned = {place[0]: len(head) + place[3] for place in placed if place[0] in self._tracked}
-        return head, placed, [leaf for _, leaf in writer.leaves], len(head) + at
+                tracked.update((index, holder) for index in range(first + 1, len(writer.leaves)))
+        basis = made_for(trees, writer.leaves)
+        if self._plan is None or self._plan.made_for != basis:
+            layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
+            self._plan = plan_of(self.signature, layout, writer.leaves, tracked, basis)
+        return self._plan, [leaf for _, leaf in writer.leaves]
 
     def _pieces(
-        self, head: bytes, placed: list[list[Any]], leaves: list[Any], after: Any
+        self, plan: Plan, leaves: list[Any], written: Mapping[Any, list[tuple[int, int]] | None]
     ) -> list[chunks.Piece]:
-        """Where the bytes of the image are now, in their order."""
-        known = np.frombuffer(head, dtype=np.uint8)
-        pieces = [chunks.Piece(0, len(head), int(known.ctypes.data), known)]
+        """Where the bytes of the image are now, in their order. What a device has compared is one piece."""
+        head = np.frombuffer(plan.head, dtype=np.uint8)
+        pieces = [chunks.Piece(0, len(head), int(head.ctypes.data), head)]
+        compared = {plan.devices[device][0]: device for device, spans in written.items() if spans is not None}
+        skipped = {index for device in compared.values() for index in plan.devices[device][1:]}
         zeros = np.zeros(ALIGN, dtype=np.uint8)
-        sources = self._staging.sources(leaves, after)
-        for index in sorted(range(len(placed)), key=lambda index: placed[index][3]):
-            if not placed[index][4]:
+        for index in plan.order:
+            begin, end = plan.spans[index]
+            if index in skipped:
                 continue
-            begin = len(head) + placed[index][3]
-            end = begin + placed[index][4]
-            address, held = sources[index]
-            pieces.append(chunks.Piece(begin, end, address, held, index))
+            if index in compared:
+                pieces.append(self._staging.piece(compared[index], written[compared[index]]))
+                continue
+            address, held = self._staging.source(leaves[index], begin, end)
+            dirty = self._dirty(plan, index) if index in plan.tracked else None
+            pieces.append(chunks.Piece(begin, end, address, held, index, dirty))
             if end % ALIGN:
                 padding = end + -end % ALIGN
                 pieces.append(chunks.Piece(end, padding, int(zeros.ctypes.data), zeros))
         return pieces
+
+    def _dirty(self, plan: Plan, index: int) -> list[tuple[int, int]] | None:
+        """What was written, of a leaf that is tracked and lies where it lay in the base: nothing of what is
+        constant. None if it is not known."""
+        path, keyed = plan.paths[index], plan.tracked[index]
+        begin = plan.spans[index][0]
+        if self._places.get(path) != begin:
+            return None
+        written = [] if keyed is None else keyed.dirty_bytes(int(path.rpartition("/")[2]))
+        return None if written is None else [(begin + first, begin + last) for first, last in written]
 
     def discard_gradients(self) -> None:
         """Set `.grad` of every tensor, parameter and optimized parameter of the state to None.
@@ -314,17 +289,13 @@ class State:
         if not all(patch.takes_bytes(holder) for holder in self._holders.values()):
             return False
         try:
-            head, placed, leaves, total = self._plan()
+            plan, leaves = self._planned()
         except StateFault:  # what a failed batch has left cannot be captured; what is loaded can
             return False
-        if total != image.nbytes:
+        if plan.total != image.nbytes:
             return False
-        held = [
-            patch.Leaf(len(head) + place[3], len(head) + place[3] + place[4], leaf)
-            for place, leaf in zip(placed, leaves, strict=True)
-            if place[4]
-        ]
-        if not patch.write(image, changed, head, sorted(held, key=lambda leaf: leaf.begin)):
+        held = [patch.Leaf(*plan.spans[index], leaves[index]) for index in plan.order]
+        if not patch.write(image, changed, plan.head, held):
             return False
         self.discard_gradients()
         cuda.synchronize()
@@ -366,14 +337,14 @@ class State:
 
 def read_header(data: memoryview) -> tuple[dict[str, Any], int]:
     """Header of an image, and where its leaves begin. Raises StateFault if `data` is no image."""
-    if len(data) < _HEAD.size:
-        raise StateFault(f"a state image has at least {_HEAD.size} bytes, this has {len(data)}")
-    magic, length = _HEAD.unpack_from(data, 0)
-    if magic != MAGIC or length > len(data) - _HEAD.size:
+    if len(data) < HEAD.size:
+        raise StateFault(f"a state image has at least {HEAD.size} bytes, this has {len(data)}")
+    magic, length = HEAD.unpack_from(data, 0)
+    if magic != MAGIC or length > len(data) - HEAD.size:
         raise StateFault("not a state image, or one of another version of the SDK")
-    start = (_HEAD.size + length + ALIGN - 1) & ~(ALIGN - 1)
+    start = (HEAD.size + length + ALIGN - 1) & ~(ALIGN - 1)
     try:
-        header: dict[str, Any] = json.loads(bytes(data[_HEAD.size : _HEAD.size + length]))
+        header: dict[str, Any] = json.loads(bytes(data[HEAD.size : HEAD.size + length]))
         _check_header(header, len(data) - start)
     except _MALFORMED as error:
         raise StateFault(f"not a state image: its header cannot be read: {error!r}") from None
@@ -475,28 +446,6 @@ def _read(holder: Any) -> Any:
     if isinstance(holder, np.ndarray) or is_tensor(holder):
         return holder
     return holder.state_dict()
-
-
-def _shape(leaf: Any) -> tuple[int, ...]:
-    return (len(leaf),) if isinstance(leaf, bytes) else tuple(leaf.shape)
-
-
-def _nbytes(leaf: Any) -> int:
-    if isinstance(leaf, bytes):
-        return len(leaf)
-    return int(leaf.nbytes)
-
-
-def _dtype_name(leaf: Any) -> str:
-    if isinstance(leaf, bytes):
-        return "bytes"
-    if is_tensor(leaf):
-        if str(leaf.layout) != "torch.strided":
-            raise StateFault(f"a tensor of layout {leaf.layout} cannot be captured; use hams_sdk.Opaque")
-        return str(leaf.dtype)
-    if leaf.dtype.kind in "OV":
-        raise StateFault(f"an array of {leaf.dtype} cannot be captured; use hams_sdk.Opaque")
-    return str(leaf.dtype.str)
 
 
 def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:

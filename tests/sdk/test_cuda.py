@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.sdk.capturing import CHUNK, Proxy, whole
 
 import hams_sdk
 from hams_sdk import cuda, sample
@@ -149,3 +150,40 @@ def test_a_warm_up_draws_nothing_from_the_generators_of_the_gpu() -> None:
     assert fingerprint(object()) != before, "a model that draws there keeps state that it did not declare"
     generators.restore()
     assert fingerprint(object()) == before
+
+
+def test_what_changed_on_the_device_laid_over_what_was_there_is_the_image() -> None:
+    net = torch.nn.Linear(4, 256).to("cuda")
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    large = torch.zeros(50 * CHUNK, dtype=torch.uint8, device="cuda")
+    halves = torch.ones(9, 9, device="cuda").half().t()
+    holders = {"net": net, "optimizer": optimizer, "large": large, "halves": halves}
+    proxy, other = Proxy(State(holders)), State(holders)
+    for at in (0, 7 * CHUNK, 50 * CHUNK - 1, 3):
+        assert proxy.capture() == whole(other)
+        large[at] += 1
+        optimizer.zero_grad()
+        net(torch.ones(1, 4, device="cuda")).sum().backward()
+        optimizer.step()
+        assert proxy.capture() == whole(other)
+        halves[0, 0] += 1
+        large[at] += 1
+        assert proxy.capture() == whole(other)
+        large[at] += 1
+        proxy.capture()
+        assert 0 < proxy.copied <= 2 * CHUNK, "more crossed than was written"
+        proxy.state.loaded()
+
+
+def test_chunks_are_written_into_tensors_of_a_device() -> None:
+    tensor = torch.zeros(50 * CHUNK, dtype=torch.uint8, device="cuda")
+    proxy = Proxy(State({"tensor": tensor}))
+    proxy.capture()
+    tensor[3 * CHUNK : 9 * CHUNK] = 5
+    tensor[-1] = 7
+    expected = tensor.clone()
+    proxy.capture()
+    assert proxy.table is not None
+    tensor.zero_()
+    assert proxy.state.load_changed(proxy.table, proxy.changed)
+    assert torch.equal(tensor, expected)

@@ -1,0 +1,167 @@
+"""The leaves of a state that lie on one device, as they lie in its image: on the device twice, and in pinned
+memory.
+
+A capture gathers the leaves into one buffer of the device and compares it there, chunk by chunk, with the
+buffer of the capture before. Only what differs crosses to the host, into pinned memory, which so holds all of
+the image's bytes again. All of it happens on a stream of its own, beside the next compute stage of the model.
+
+Both buffers of the device are made when there is something to compare with: a batch has run by then, and has
+taken what memory it needs. Where `DEVICE_SPARE` of the device's memory would not stay free there are none.
+Then everything crosses, and is compared on the host.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from hams_sdk import chunks
+from hams_sdk.chunks import ALIGN
+from hams_sdk.datatypes import torch_module
+from hams_sdk.limits import DEVICE_SPARE
+
+_WORD_NBYTES = 8
+
+
+class Mirror:
+    """What one device holds of an image. Used by the capture thread alone."""
+
+    def __init__(self, device: Any) -> None:
+        torch = torch_module()
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.begin = self.end = 0  # of the image
+        self._layout: list[Any] = []
+        self._alike: list[list[int]] = []  # leaves of one datatype are copied in one call: there are hundreds
+        self._pinned: Any = None
+        self._buffers: list[Any] = []  # as captured now, and as captured before
+        self._views: list[list[list[Any]]] = []  # the leaves' places in each; in pinned memory without any
+        self._settled = False
+
+    def take(
+        self,
+        leaves: Sequence[Any],
+        spans: Sequence[tuple[int, int]],
+        after: Iterable[Any],
+        chunk_nbytes: int = 0,
+    ) -> list[tuple[int, int]] | None:
+        """Bring the bytes of all leaves into pinned memory, once the events `after` have come. `spans`: their
+        bytes [begin, end) of the image, ascending; none is empty.
+
+        With `chunk_nbytes`: returns which bytes [begin, end) of the image may differ from those that were
+        settled, in whole chunks but at the ends; None if nothing is settled or there is no room to compare.
+        """
+        torch = torch_module()
+        layout = [(span, leaf.dtype, leaf.shape) for span, leaf in zip(spans, leaves, strict=True)]
+        if layout != self._layout:
+            self._lay_out(layout)
+        if chunk_nbytes and not self._buffers and self._has_room():
+            self._make_buffers()
+        settled, self._settled = self._settled and bool(self._buffers), False
+        written: list[tuple[int, int]] | None = None
+        # The caller holds the leaves until the stream is synchronised, so their memory is not handed out
+        # again meanwhile.
+        with torch.no_grad(), self._beside(after):
+            for indices, views in zip(self._alike, self._views[0], strict=True):
+                torch._foreach_copy_(views, [leaves[index] for index in indices], non_blocking=True)
+            if settled and chunk_nbytes and chunk_nbytes % ALIGN == 0:
+                written = self._written(chunk_nbytes)
+            if self._buffers:
+                ranges = [(self.begin, self.end)] if written is None else written
+                for begin, end in ranges:
+                    span = slice(begin - self.begin, end - self.begin)
+                    self._pinned[span].copy_(self._buffers[0][span], non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+        return written
+
+    def settle(self) -> None:
+        """What was taken last is what the next capture is compared with."""
+        if self._buffers:
+            self._buffers.reverse()
+            self._views.reverse()
+            self._settled = True
+
+    def forget(self) -> None:
+        """The next capture is compared with something else than what was taken last."""
+        self._settled = False
+
+    def bytes_of(self, begin: int, end: int) -> np.ndarray:
+        """Bytes [begin, end) of the image, as they were taken last; in place."""
+        taken: np.ndarray = self._pinned.numpy()[begin - self.begin : end - self.begin]
+        return taken
+
+    def _beside(self, after: Iterable[Any]) -> AbstractContextManager[Any]:
+        """Upon the side stream, once the events have come."""
+        if self._stream is None:
+            return nullcontext()
+        for event in after:
+            self._stream.wait_event(event)
+        stream: AbstractContextManager[Any] = torch_module().cuda.stream(self._stream)
+        return stream
+
+    def _lay_out(self, layout: list[Any]) -> None:
+        """Make room on the host for other leaves than before, or other places."""
+        torch = torch_module()
+        self.begin, last = layout[0][0][0], layout[-1][0][1]
+        self.end = last + -last % ALIGN
+        nbytes = self.end - self.begin
+        if self._pinned is None or self._pinned.numel() < nbytes:  # pinning is slow: kept as long as it fits
+            self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._stream is not None)
+        by_dtype: dict[Any, list[int]] = {}
+        for index, (_, dtype, _) in enumerate(layout):
+            by_dtype.setdefault(dtype, []).append(index)
+        self._layout, self._alike = layout, list(by_dtype.values())
+        self._buffers, self._settled = [], False
+        self._views = [self._views_of(self._pinned)]
+
+    def _views_of(self, memory: Any) -> list[list[Any]]:
+        """The leaves' places in a buffer, those of one datatype together."""
+        views = [
+            memory[begin - self.begin : end - self.begin].view(dtype).reshape(shape)
+            for (begin, end), dtype, shape in self._layout
+        ]
+        return [[views[index] for index in indices] for indices in self._alike]
+
+    def _has_room(self) -> bool:
+        """Whether enough of the device's memory stays free beside two buffers."""
+        if self._stream is None:
+            return True
+        free, total = torch_module().cuda.mem_get_info(self._device)
+        return bool(free - 2 * (self.end - self.begin) >= DEVICE_SPARE * total)
+
+    def _make_buffers(self) -> None:
+        torch = torch_module()
+        nbytes = self.end - self.begin
+        try:
+            with self._beside(()):
+                made = [torch.zeros(nbytes, dtype=torch.uint8, device=self._device) for _ in range(2)]
+        except torch.cuda.OutOfMemoryError:  # another process was faster
+            return
+        self._buffers = made
+        self._views = [self._views_of(memory) for memory in made]
+
+    def _written(self, chunk_nbytes: int) -> list[tuple[int, int]]:
+        """Compare both buffers, byte by byte."""
+        torch = torch_module()
+        now, before = (memory.view(torch.int64) for memory in self._buffers)
+        differs = now != before
+        words = chunk_nbytes // _WORD_NBYTES
+        head = min(len(differs), -self.begin % chunk_nbytes // _WORD_NBYTES)  # of a chunk begun before
+        whole = (len(differs) - head) // words
+        tail = head + whole * words
+        parts = [
+            differs[:head].any().reshape(-1) if head else differs[:0],
+            differs[head:tail].view(whole, words).any(1) if whole else differs[:0],
+            differs[tail:].any().reshape(-1) if tail < len(differs) else differs[:0],
+        ]
+        first = self.begin // chunk_nbytes
+        changed = torch.cat(parts).cpu().nonzero().reshape(-1).tolist()
+        return [
+            (
+                max((first + index) * chunk_nbytes, self.begin),
+                min((first + index + number) * chunk_nbytes, self.end),
+            )
+            for index, number in chunks.runs_of(changed)
+        ]

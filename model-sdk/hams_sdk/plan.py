@@ -1,0 +1,111 @@
+"""Where everything of a state's image lies.
+
+An image describes itself: magic, header length, JSON header (layout, tree of each holder, leaves with dtype,
+shape and place), then the leaves, each aligned. A plan is made anew only when leaves come or go, or have
+another datatype, shape or device, or when a number in a tree has changed: a model may have hundreds of them.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hams_sdk import cuda
+from hams_sdk.chunks import ALIGN
+from hams_sdk.datatypes import is_tensor, leaf_nbytes
+from hams_sdk.errors import StateFault
+from hams_sdk.keyed import Keyed
+from hams_sdk.limits import HEADER_STEP_BYTES
+
+MAGIC = b"HAMSST01"
+HEAD = struct.Struct("<8sQ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """`paths` of the leaves, and as `spans` their bytes [begin, end) of the image. `order`: those that have
+    bytes, as they lie; `devices`: those of them on each device, which lie together.
+
+    `tracked`: leaves of which is known what was written; None is constant. `made_for` tells whether it holds.
+    """
+
+    head: bytes
+    total: int
+    paths: list[str]
+    spans: list[tuple[int, int]]
+    order: list[int]
+    devices: dict[Any, list[int]]
+    tracked: dict[int, Keyed | None]
+    made_for: tuple[str, list[Any]]
+
+    def places(self) -> dict[str, int]:
+        """Where what is tracked begins, by path."""
+        return {self.paths[index]: self.spans[index][0] for index in self.tracked}
+
+
+def made_for(trees: Mapping[str, Any], leaves: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
+    """All that a plan depends on."""
+    return json.dumps(trees, separators=(",", ":")), [_kind(leaf) for _, leaf in leaves]
+
+
+def plan_of(
+    signature: str,
+    layout: Sequence[Sequence[Any]],
+    leaves: Sequence[tuple[str, Any]],
+    tracked: dict[int, Keyed | None],
+    basis: tuple[str, list[Any]],
+) -> Plan:
+    """Place everything. Raises StateFault for leaves that cannot be captured."""
+    placed: list[list[Any]] = [
+        [path, dtype_name(leaf), list(shape_of(leaf)), 0, leaf_nbytes(leaf)] for path, leaf in leaves
+    ]
+    devices = [cuda.device_of(leaf) for _, leaf in leaves]
+
+    def order(index: int) -> tuple[int, str]:
+        grows = 2 if placed[index][1] == "bytes" else int(tracked.get(index) is not None)
+        return grows, str(devices[index] or "")
+
+    # What grows comes last: what lies behind would move with it. What lies on a device lies together.
+    at = 0
+    for index in sorted(range(len(placed)), key=order):
+        placed[index][3] = at
+        at += (placed[index][4] + ALIGN - 1) & ~(ALIGN - 1)
+    rest = json.dumps({"signature": signature, "layout": layout, "leaves": placed}, separators=(",", ":"))
+    header = f'{{"trees":{basis[0]},{rest[1:]}'.encode()
+    header += b" " * (-(HEAD.size + len(header)) % HEADER_STEP_BYTES)
+    head = HEAD.pack(MAGIC, len(header)) + header
+    spans = [(len(head) + place[3], len(head) + place[3] + place[4]) for place in placed]
+    with_bytes = sorted((index for index in range(len(placed)) if placed[index][4]), key=spans.__getitem__)
+    together: dict[Any, list[int]] = {}
+    for index in with_bytes:
+        if devices[index] is not None:
+            together.setdefault(devices[index], []).append(index)
+    paths = [path for path, _ in leaves]
+    return Plan(head, len(head) + at, paths, spans, with_bytes, together, tracked, basis)
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, bytes):
+        return len(leaf)
+    if is_tensor(leaf):
+        return leaf.dtype, leaf.shape, leaf.device, leaf.layout
+    return leaf.dtype.str, leaf.shape
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """The shape of a leaf, as its image has it."""
+    return (len(leaf),) if isinstance(leaf, bytes) else tuple(leaf.shape)
+
+
+def dtype_name(leaf: Any) -> str:
+    """The datatype of a leaf, as its image has it. Raises StateFault for what cannot be captured."""
+    if isinstance(leaf, bytes):
+        return "bytes"
+    if is_tensor(leaf):
+        if str(leaf.layout) != "torch.strided":
+            raise StateFault(f"a tensor of layout {leaf.layout} cannot be captured; use hams_sdk.Opaque")
+        return str(leaf.dtype)
+    if leaf.dtype.kind in "OV":
+        raise StateFault(f"an array of {leaf.dtype} cannot be captured; use hams_sdk.Opaque")
+    return str(leaf.dtype.str)
