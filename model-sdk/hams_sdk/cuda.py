@@ -5,7 +5,8 @@ waits for the mark that the run left on the model's stream, so the next compute 
 meanwhile. The bytes are there when a call returns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,12 @@ def synchronize() -> None:
     torch = torch_module()
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a device lacked memory."""
+    torch = torch_module()
+    return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
 
 
 def generator_states() -> list[Any]:
@@ -109,6 +116,19 @@ class Staging:
         mirror = self._mirrors[device]
         held = mirror.bytes_of(mirror.begin, mirror.end)
         return Piece(mirror.begin, mirror.end, int(held.ctypes.data), held, written=written)
+
+    @contextmanager
+    def beside(self, after: Any) -> Iterator[None]:
+        """What is computed meanwhile, is so before the leaves are taken: a `state_dict` may compute."""
+        with ExitStack() as streams:
+            for mirror in self._mirrors.values():
+                streams.enter_context(mirror.beside(after or ()))
+            yield
+
+    def crowded(self) -> None:
+        """The model lacked memory of a device: nothing is kept there. From any thread."""
+        for mirror in list(self._mirrors.values()):
+            mirror.crowded()
 
     def settle(self) -> None:
         """The next capture is compared with this last one."""

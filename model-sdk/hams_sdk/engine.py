@@ -238,6 +238,8 @@ class Engine:
                 traceback.print_exc()
             # Gradients may stem from the compute stage: then no image is loaded that would undo them.
             self.state.discard_gradients()
+            if cuda.is_out_of_memory(error):
+                self.state.crowded()
             return RunResult(
                 None,
                 boundary.entered,

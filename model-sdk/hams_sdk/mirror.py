@@ -33,11 +33,12 @@ class Mirror:
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.begin = self.end = 0  # of the image
         self._layout: list[Any] = []
-        self._alike: list[list[int]] = []  # leaves of one datatype are copied in one call: there are hundreds
+        self._alike: list[list[int]] = []  # leaves that are copied in one call: there are hundreds
         self._pinned: Any = None
         self._buffers: list[Any] = []  # as captured now, and as captured before
         self._views: list[list[list[Any]]] = []  # the leaves' places in each; in pinned memory without any
         self._settled = False
+        self._crowded = False
 
     def take(
         self,
@@ -56,24 +57,36 @@ class Mirror:
         layout = [(span, leaf.dtype, leaf.shape) for span, leaf in zip(spans, leaves, strict=True)]
         if layout != self._layout:
             self._lay_out(layout)
-        if chunk_nbytes and not self._buffers and self._has_room():
+        if self._crowded and self._buffers:
+            self._drop_buffers()
+        elif chunk_nbytes and not self._buffers and self._has_room():
             self._make_buffers()
         settled, self._settled = self._settled and bool(self._buffers), False
-        written: list[tuple[int, int]] | None = None
+        compares = settled and chunk_nbytes > 0 and chunk_nbytes % ALIGN == 0
         # The caller holds the leaves until the stream is synchronised, so their memory is not handed out
         # again meanwhile.
-        with torch.no_grad(), self._beside(after):
-            for indices, views in zip(self._alike, self._views[0], strict=True):
-                torch._foreach_copy_(views, [leaves[index] for index in indices], non_blocking=True)
-            if settled and chunk_nbytes and chunk_nbytes % ALIGN == 0:
-                written = self._written(chunk_nbytes)
-            if self._buffers:
-                ranges = [(self.begin, self.end)] if written is None else written
-                for begin, end in ranges:
-                    span = slice(begin - self.begin, end - self.begin)
-                    self._pinned[span].copy_(self._buffers[0][span], non_blocking=True)
-        if self._stream is not None:
-            self._stream.synchronize()
+        with torch.no_grad(), self.beside(after):
+            try:
+                written = self._enqueue(leaves, chunk_nbytes if compares else 0)
+            except torch.cuda.OutOfMemoryError:
+                if not self._buffers:
+                    raise
+                self._drop_buffers()
+                written = self._enqueue(leaves, 0)
+            if self._stream is not None:
+                self._stream.synchronize()
+        return written
+
+    def _enqueue(self, leaves: Sequence[Any], chunk_nbytes: int) -> list[tuple[int, int]] | None:
+        """Start all copies; see `take`. Nothing is compared if `chunk_nbytes` is 0."""
+        words = [_words(leaf) for leaf in leaves]
+        for indices, views in zip(self._alike, self._views[0], strict=True):
+            torch_module()._foreach_copy_(views, [words[index] for index in indices], non_blocking=True)
+        written = self._written(chunk_nbytes) if chunk_nbytes else None
+        if self._buffers:
+            for begin, end in [(self.begin, self.end)] if written is None else written:
+                span = slice(begin - self.begin, end - self.begin)
+                self._pinned[span].copy_(self._buffers[0][span], non_blocking=True)
         return written
 
     def settle(self) -> None:
@@ -87,12 +100,16 @@ class Mirror:
         """The next capture is compared with something else than what was taken last."""
         self._settled = False
 
+    def crowded(self) -> None:
+        """The model lacked memory of the device: from now on nothing is kept there. From any thread."""
+        self._crowded = True
+
     def bytes_of(self, begin: int, end: int) -> np.ndarray:
         """Bytes [begin, end) of the image, as they were taken last; in place."""
         taken: np.ndarray = self._pinned.numpy()[begin - self.begin : end - self.begin]
         return taken
 
-    def _beside(self, after: Iterable[Any]) -> AbstractContextManager[Any]:
+    def beside(self, after: Iterable[Any]) -> AbstractContextManager[Any]:
         """Upon the side stream, once the events have come."""
         if self._stream is None:
             return nullcontext()
@@ -104,43 +121,53 @@ class Mirror:
     def _lay_out(self, layout: list[Any]) -> None:
         """Make room on the host for other leaves than before, or other places."""
         torch = torch_module()
-        self.begin, last = layout[0][0][0], layout[-1][0][1]
-        self.end = last + -last % ALIGN
-        nbytes = self.end - self.begin
+        self._layout, self._buffers, self._settled = [], [], False  # until all of it is done
+        begin, last = layout[0][0][0], layout[-1][0][1]
+        end = last + -last % ALIGN
+        nbytes = end - begin
         if self._pinned is None or self._pinned.numel() < nbytes:  # pinning is slow: kept as long as it fits
             self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._stream is not None)
-        by_dtype: dict[Any, list[int]] = {}
+        by_size: dict[int, list[int]] = {}
         for index, (_, dtype, _) in enumerate(layout):
-            by_dtype.setdefault(dtype, []).append(index)
-        self._layout, self._alike = layout, list(by_dtype.values())
-        self._buffers, self._settled = [], False
+            by_size.setdefault(dtype.itemsize, []).append(index)
+        self.begin, self.end = begin, end
+        self._layout, self._alike = layout, list(by_size.values())
         self._views = [self._views_of(self._pinned)]
 
     def _views_of(self, memory: Any) -> list[list[Any]]:
-        """The leaves' places in a buffer, those of one datatype together."""
+        """The leaves' places in a buffer, those of one size of elements together."""
         views = [
-            memory[begin - self.begin : end - self.begin].view(dtype).reshape(shape)
+            _words(memory[begin - self.begin : end - self.begin].view(dtype).reshape(shape))
             for (begin, end), dtype, shape in self._layout
         ]
         return [[views[index] for index in indices] for indices in self._alike]
 
     def _has_room(self) -> bool:
-        """Whether enough of the device's memory stays free beside two buffers."""
+        """Whether enough of the device's memory stays free beside two buffers, and what comparing them
+        takes."""
+        if self._crowded:
+            return False
         if self._stream is None:
             return True
         free, total = torch_module().cuda.mem_get_info(self._device)
-        return bool(free - 2 * (self.end - self.begin) >= DEVICE_SPARE * total)
+        nbytes = self.end - self.begin
+        return bool(free - 2 * nbytes - nbytes / _WORD_NBYTES >= DEVICE_SPARE * total)
 
     def _make_buffers(self) -> None:
         torch = torch_module()
         nbytes = self.end - self.begin
         try:
-            with self._beside(()):
+            with self.beside(()):
                 made = [torch.zeros(nbytes, dtype=torch.uint8, device=self._device) for _ in range(2)]
         except torch.cuda.OutOfMemoryError:  # another process was faster
             return
         self._buffers = made
         self._views = [self._views_of(memory) for memory in made]
+
+    def _drop_buffers(self) -> None:
+        """Everything crosses from now on."""
+        self._crowded, self._settled = True, False
+        self._buffers, self._views = [], [self._views_of(self._pinned)]
 
     def _written(self, chunk_nbytes: int) -> list[tuple[int, int]]:
         """Compare both buffers, byte by byte."""
@@ -165,3 +192,14 @@ class Mirror:
             )
             for index, number in chunks.runs_of(changed)
         ]
+
+
+def _words(tensor: Any) -> Any:
+    """The elements of a tensor as whole numbers of their size. A copy of numbers that are no whole ones may
+    change those that are not numbers (NaN): where it goes by a wider datatype, as of halves on a GPU."""
+    torch = torch_module()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.complex128:
+        tensor = torch.view_as_real(tensor)
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(sizes[tensor.element_size()])

@@ -39,14 +39,14 @@ class Plan:
     tracked: dict[int, Keyed | None]
     made_for: tuple[str, list[Any]]
 
-    def places(self) -> dict[str, int]:
-        """Where what is tracked begins, by path."""
-        return {self.paths[index]: self.spans[index][0] for index in self.tracked}
+    def place(self, index: int) -> tuple[Any, ...]:
+        """All that tells one leaf from another, or from what it was."""
+        return index, self.spans[index], self.made_for[1][index]
 
 
 def made_for(trees: Mapping[str, Any], leaves: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
     """All that a plan depends on."""
-    return json.dumps(trees, separators=(",", ":")), [_kind(leaf) for _, leaf in leaves]
+    return json.dumps(trees, separators=(",", ":")), [(path, _kind(leaf)) for path, leaf in leaves]
 
 
 def plan_of(

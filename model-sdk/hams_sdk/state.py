@@ -73,7 +73,7 @@ class State:
         self._constants = {name for name, holder in (holders or {}).items() if isinstance(holder, Constant)}
         self._keyed = [holder for holder in self._holders.values() if isinstance(holder, Keyed)]
         self._plan: Plan | None = None
-        self._places: dict[str, int] = {}  # of what is tracked, in the image that is the base
+        self._places: set[tuple[Any, ...]] = set()  # of what is tracked, in the image that is the base
         self._unchecked = 0
         for name, holder in self._holders.items():
             _check_holder(name, holder)
@@ -100,7 +100,8 @@ class State:
         """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
         written. Raises StateFault."""
         started = time.perf_counter()
-        plan, leaves = self._planned()
+        with self._staging.beside(after):
+            plan, leaves = self._planned()
         memory = space(plan.total)
         memory[: len(plan.head)] = plan.head
         for _, end in plan.spans:  # the memory was used before: equal states are equal images
@@ -112,7 +113,8 @@ class State:
         """As `capture`, but copy only the chunks that differ from `base`, one after another. Raises
         StateFault."""
         started = time.perf_counter()
-        plan, leaves = self._planned()
+        with self._staging.beside(after):
+            plan, leaves = self._planned()
         written = self._staging.take(plan.devices, plan.spans, leaves, after, base.chunk_nbytes)
         pieces = self._pieces(plan, leaves, written)
         self._check_constants(plan, pieces, base)
@@ -146,12 +148,16 @@ class State:
 
     def loaded(self) -> None:
         """The next capture is compared with another image than the last one: all of it is compared."""
-        self._places = {}
+        self._places = set()
         self._staging.forget()
+
+    def crowded(self) -> None:
+        """The model lacked memory of a device: captures keep nothing there from now on. From any thread."""
+        self._staging.crowded()
 
     def is_base(self) -> None:
         """The next capture is compared with this last one, nothing having been written since."""
-        self._places = {} if self._plan is None else self._plan.places()
+        self._places = set() if self._plan is None else set(map(self._plan.place, self._plan.tracked))
         self._staging.settle()
         for keyed in self._keyed:
             keyed.captured()
@@ -162,12 +168,11 @@ class State:
         self._unchecked = (self._unchecked + 1) % CONSTANT_AGAIN
         for index, keyed in plan.tracked.items():
             begin, end = plan.spans[index]
-            if keyed is not None or begin == end:
+            if keyed is not None or begin == end or plan.place(index) not in self._places:
                 continue
             piece = chunks.holding(pieces, begin)
-            if piece.written is None:
-                continue
-            spans = [(begin, end)] if not self._unchecked else chunks.written_within(piece, begin, end)
+            all_of_it = piece.written is None or not self._unchecked
+            spans = [(begin, end)] if all_of_it else chunks.written_within(piece, begin, end)
             if not all(chunks.is_there(piece, first, last, base) for first, last in spans):
                 raise StateFault(
                     f'state "{plan.paths[index]}" was declared constant (hams_sdk.constant), and has changed'
@@ -217,12 +222,11 @@ class State:
 
     def _dirty(self, plan: Plan, index: int) -> list[tuple[int, int]] | None:
         """What was written, of a leaf that is tracked and lies where it lay in the base: nothing of what is
-        constant. None if it is not known."""
-        path, keyed = plan.paths[index], plan.tracked[index]
-        begin = plan.spans[index][0]
-        if self._places.get(path) != begin:
+        constant. None if it is not known, as of what lies on a device that has compared nothing."""
+        if plan.place(index) not in self._places or any(index in each for each in plan.devices.values()):
             return None
-        written = [] if keyed is None else keyed.dirty_bytes(int(path.rpartition("/")[2]))
+        keyed, begin = plan.tracked[index], plan.spans[index][0]
+        written = [] if keyed is None else keyed.dirty_bytes(int(plan.paths[index].rpartition("/")[2]))
         return None if written is None else [(begin + first, begin + last) for first, last in written]
 
     def discard_gradients(self) -> None:

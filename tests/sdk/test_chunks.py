@@ -12,7 +12,7 @@ from tests.sdk.capturing import CHUNK, Proxy, whole
 import hams_sdk
 from hams_sdk.errors import StateFault
 from hams_sdk.limits import CONSTANT_AGAIN, DENSE_AGAIN, DENSE_CAPTURES
-from hams_sdk.state import State
+from hams_sdk.state import State, read_header
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,3 +172,40 @@ def test_a_constant_is_compared_again_after_a_load() -> None:
     state.loaded()
     weights[3] = 1
     assert proxy.capture() == whole(state)
+
+
+class Shown:
+    """A holder that shows what it is told to."""
+
+    def __init__(self, shown: Any) -> None:
+        self.shown = shown
+
+    def state_dict(self) -> Any:
+        return self.shown
+
+    def load_state_dict(self, shown: Any) -> None:
+        self.shown = shown
+
+
+@pytest.mark.parametrize(("key", "other"), [(b"abc", b"abd"), (np.int64(3), np.int64(7))])
+def test_a_key_that_is_a_leaf_itself_changes_the_head(key: Any, other: Any) -> None:
+    holder = Shown({key: np.zeros(3)})
+    proxy = Proxy(State({"holder": holder}))
+    proxy.capture()
+    holder.shown = {other: np.zeros(3)}
+    image = proxy.capture()
+    assert image == whole(proxy.state)
+    leaves = read_header(memoryview(image))[0]["leaves"]
+    assert [path for path, *_ in leaves] == ["holder (key)", f"holder/{other}"]
+
+
+def test_a_constant_that_lies_where_another_lay_is_compared() -> None:
+    one, other = np.full(5 * CHUNK, 1, np.uint8), np.full(5 * CHUNK, 2, np.uint8)
+    filler, holder = Shown({}), Shown({1: one, "1": other})
+    proxy = Proxy(State({"filler": filler, "constants": hams_sdk.constant(holder)}))
+    proxy.capture()
+    before = len(whole(proxy.state))
+    filler.shown = {"x" * (5 * CHUNK): 0}  # the header grows by as much as a constant is long
+    image = proxy.capture()
+    assert len(image) - before >= 5 * CHUNK
+    assert image == whole(proxy.state)

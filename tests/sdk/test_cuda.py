@@ -9,6 +9,7 @@ from tests.sdk.capturing import CHUNK, Proxy, whole
 
 import hams_sdk
 from hams_sdk import cuda, sample
+from hams_sdk import mirror as limits_of_a_mirror
 from hams_sdk.engine import Engine, UnitInput
 from hams_sdk.fingerprint import fingerprint
 from hams_sdk.specs import OperatorSpec, TensorSpec
@@ -187,3 +188,38 @@ def test_chunks_are_written_into_tensors_of_a_device() -> None:
     tensor.zero_()
     assert proxy.state.load_changed(proxy.table, proxy.changed)
     assert torch.equal(tensor, expected)
+
+
+DTYPES = sorted(
+    {value for value in vars(torch).values() if isinstance(value, torch.dtype)} - {torch.complex32}, key=str
+)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if "q" not in str(dtype)], ids=str)
+def test_every_bit_pattern_of_every_datatype_crosses_and_is_compared(dtype: Any) -> None:
+    try:
+        torch.zeros(1, dtype=torch.uint8).new_zeros(16, device="cuda").view(dtype)
+    except RuntimeError as error:
+        pytest.skip(f"no tensor of it: {error}")
+    # Every pair of bytes comes up: each half that there is, and so each of its NaNs.
+    pattern = torch.arange(1 << 16, device="cuda").to(torch.int32).view(torch.uint8).reshape(-1, 4)[:, :2]
+    raw = pattern.repeat_interleave(8, 0).reshape(-1).contiguous()
+    proxy, other = Proxy(State({"tensor": raw.view(dtype)})), State({"tensor": raw.view(dtype)})
+    for at in (0, 1, 777_777, 1_000_001):
+        image = proxy.capture()
+        assert image == whole(other)
+        assert bytes(raw.cpu().numpy()) in image
+        raw[at] += 1
+        assert proxy.capture() == whole(other)
+        raw[at] -= 1
+        assert proxy.capture() == whole(other)
+
+
+def test_where_a_device_lacks_memory_everything_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_of_a_mirror, "DEVICE_SPARE", 1.0)
+    tensor = torch.zeros(64 * CHUNK, dtype=torch.uint8, device="cuda")
+    proxy, other = Proxy(State({"tensor": tensor})), State({"tensor": tensor})
+    for at in range(4):
+        tensor[at * CHUNK] = 1
+        assert proxy.capture() == whole(other)
+    assert proxy.compared >= tensor.nbytes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sdk.test_chunks import CHUNK, Proxy, whole
+from tests.sdk.capturing import CHUNK, Proxy, whole
 
 from hams_sdk import Keyed, KeyedFull
 from hams_sdk.errors import ModelFault, StateFault

@@ -151,3 +151,62 @@ def test_a_chunk_number_is_that_of_the_image() -> None:
         places = zip(before.addresses, proxy.table.addresses, strict=True)
         changed = [index for index, (old, new) in enumerate(places) if old != new]
         assert changed == [(len(proxy.table.whole()) - tensor.nbytes + at) // CHUNK]
+
+
+def test_a_constant_that_changed_before_anything_was_compared_is_noticed() -> None:
+    constant = torch.zeros(64 * CHUNK, dtype=torch.uint8)
+    proxy = Proxy(State({"constant": hams_sdk.constant(constant)}))
+    proxy.capture()
+    constant[30 * CHUNK] = 1
+    for _ in range(2):  # it goes on being noticed
+        with pytest.raises(StateFault, match='"constant" was declared constant'):
+            proxy.capture()
+
+
+def test_a_device_without_memory_ends_no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.zeros(64 * CHUNK, dtype=torch.uint8)
+    proxy = Proxy(State({"tensor": tensor}))
+    for _ in range(3):
+        proxy.capture()
+
+    def fails(self: Mirror, chunk_nbytes: int) -> Any:
+        raise torch.cuda.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Mirror, "_written", fails)
+    for at in (5, 9 * CHUNK):
+        tensor[at] += 1
+        assert proxy.capture() == whole(State({"tensor": tensor}))
+        assert proxy.copied <= 2 * CHUNK
+        assert proxy.compared >= tensor.nbytes, "the host compares"
+
+
+def test_where_the_model_lacked_memory_nothing_is_kept() -> None:
+    tensor = torch.zeros(64 * CHUNK, dtype=torch.uint8)
+    proxy = Proxy(State({"tensor": tensor}))
+    for _ in range(3):
+        proxy.capture()
+    (mirror,) = proxy.state._staging._mirrors.values()
+    assert mirror._buffers
+    proxy.state.crowded()
+    for at in (5, 9 * CHUNK):
+        tensor[at] += 1
+        assert proxy.capture() == whole(State({"tensor": tensor}))
+        assert not mirror._buffers
+
+
+def test_a_mirror_that_found_no_memory_on_the_host_takes_its_old_leaves_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensor = torch.zeros(8 * CHUNK, dtype=torch.uint8)
+    larger = torch.zeros(64 * CHUNK, dtype=torch.uint8)
+    mirror = Mirror(tensor.device)
+    for _ in range(2):
+        mirror.take([tensor], [(CHUNK, 9 * CHUNK)], (), CHUNK)
+        mirror.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("cannot pin")))
+        with pytest.raises(RuntimeError, match="cannot pin"):
+            mirror.take([larger], [(0, 64 * CHUNK)], (), CHUNK)
+    tensor[7 * CHUNK] = 3
+    assert mirror.take([tensor], [(CHUNK, 9 * CHUNK)], (), CHUNK) is None
+    assert mirror.bytes_of(8 * CHUNK, 8 * CHUNK + 1)[0] == 3
