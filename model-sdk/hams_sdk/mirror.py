@@ -81,7 +81,7 @@ class Mirror:
         """Start all copies; see `take`. Nothing is compared if `chunk_nbytes` is 0."""
         words = [_words(leaf) for leaf in leaves]
         for indices, views in zip(self._alike, self._views[0], strict=True):
-            torch_module()._foreach_copy_(views, [words[index] for index in indices], non_blocking=True)
+            _copy_all(views, [words[index] for index in indices])
         written = self._written(chunk_nbytes) if chunk_nbytes else None
         if self._buffers:
             for begin, end in [(self.begin, self.end)] if written is None else written:
@@ -194,11 +194,23 @@ class Mirror:
         ]
 
 
+def _copy_all(targets: Sequence[Any], sources: Sequence[Any]) -> None:
+    """Copy each tensor to its place, all of one datatype: in one call, if this PyTorch can."""
+    in_one_call = getattr(torch_module(), "_foreach_copy_", None)
+    if in_one_call is not None:
+        in_one_call(targets, sources, non_blocking=True)
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, non_blocking=True)
+
+
 def _words(tensor: Any) -> Any:
     """The elements of a tensor as whole numbers of their size. A copy of numbers that are no whole ones may
     change those that are not numbers (NaN): where it goes by a wider datatype, as of halves on a GPU."""
     torch = torch_module()
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype == torch.complex128:
         tensor = torch.view_as_real(tensor)
     sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

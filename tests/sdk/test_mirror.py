@@ -210,3 +210,14 @@ def test_a_mirror_that_found_no_memory_on_the_host_takes_its_old_leaves_again(
     tensor[7 * CHUNK] = 3
     assert mirror.take([tensor], [(CHUNK, 9 * CHUNK)], (), CHUNK) is None
     assert mirror.bytes_of(8 * CHUNK, 8 * CHUNK + 1)[0] == 3
+
+
+def test_a_pytorch_that_copies_one_by_one_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "_foreach_copy_")
+    one, other = torch.zeros(9 * CHUNK, dtype=torch.uint8), torch.zeros(3)
+    proxy = Proxy(State({"one": one, "other": other}))
+    for at in (0, 5 * CHUNK):
+        proxy.capture()
+        one[at] += 1
+        other += 1
+        assert proxy.capture() == whole(State({"one": one, "other": other}))
