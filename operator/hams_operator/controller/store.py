@@ -178,9 +178,9 @@ class Store:
         if self._has_heard(item, ours):
             return
         lean = _lean(item)
-        status = _of_deployment(lean.pop("status", None) or {}, lean)
-        if status:
-            lean["status"] = status
+        status = lean.pop("status", None) or {}
+        if item["kind"] == "Deployment" and (kept := _of_deployment(status, lean)):
+            lean["status"] = kept
         packed = _packed(lean)
         place = item["kind"], item["metadata"]["name"]
         if known.objects.get(place) != packed:

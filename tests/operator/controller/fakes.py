@@ -43,6 +43,8 @@ class FakeKube:
         metadata = item["metadata"]
         metadata.setdefault("uid", f"uid-{next(self._counter)}")
         metadata["resourceVersion"] = str(next(self._counter))
+        if item["kind"] == "PodDisruptionBudget":  # its controller says so at once
+            item.setdefault("status", {"observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1})
         self.items[item["kind"], metadata.get("namespace", ""), metadata["name"]] = item
         self.changed.set()
         return copy.deepcopy(item)

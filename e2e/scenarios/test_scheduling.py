@@ -1,0 +1,98 @@
+"""Scheduling by deadlines as somebody meets it who has a cluster: what is learnt, what is on time, and profiles
+that go from one place to another.
+
+No row of the catalogue: what is learnt is a hint, and nothing is lost with it.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.commands import until
+from e2e.cluster.layout import ROOT
+from e2e.scenarios.install import Installation
+from e2e.scenarios.run import NAMESPACE, graph_on
+from e2e.scenarios.variants import variant
+
+LEARNT = 200
+"""Requests that every operator has learnt from."""
+SHOWN_S = 60.0
+"""Half a minute may pass until the controller says how instances serve."""
+
+
+def timely(folder: Path) -> Path:
+    """The chain, all of its operators by `Distribution`; its models lie beside it, to be measured here."""
+
+    def change(spec: dict[str, Any]) -> None:
+        for operator in spec["operators"]:
+            operator["batch"]["policy"] = "Distribution"
+
+    (folder / "chain").symlink_to(ROOT / "examples" / "chain" / "chain")
+    return variant(folder, "timely", change)
+
+
+def hams(installation: Installation, *words: object) -> str:
+    """What the command prints, as a person types it."""
+    command = [sys.executable, "-m", "hams_operator.cli.main", *map(str, words), "--namespace", NAMESPACE]
+    environment = installation.cluster.environment()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def samples(installation: Installation, serving: str) -> dict[str, int]:
+    """What each operator's serving instance has learnt from. `serving`: the role."""
+    reports = json.loads(hams(installation, "profile", "--graph", "timely", "--output", "json"))
+    return {
+        item["operator"]: sum(known["samples"] for known in item["classes"])
+        for item in reports
+        if item["role"] == serving
+    }
+
+
+def test_what_is_learnt_on_a_cluster_is_shown_saved_forgotten_and_outlives_its_primary(
+    installation: Installation, tmp_path: Path
+) -> None:
+    file, times = timely(tmp_path), tmp_path / "times.json"
+    with graph_on(installation, file) as run:
+        run.redundant()
+        said = hams(installation, "load", file, "--rate", 25, "--duration", "10s", "--deadline-ms", 5000)
+        assert "0 failed" in said
+        assert set(samples(installation, "primary")) == {"a", "b", "c"}
+        assert all(number > 0 for number in samples(installation, "primary").values())
+
+        def is_on_time() -> bool:
+            shown = hams(installation, "status", "--graph", "timely")
+            return shown.count(" %") >= 3
+
+        until(is_on_time, SHOWN_S, "ON TIME of three primaries")
+
+        def is_stored() -> bool:
+            command = ("profile", "--graph", "timely", "--save", times)
+            return "a, b, c" in hams(installation, *command)
+
+        until(is_stored, SHOWN_S, "three profiles in etcd")
+        hams(installation, "profile", "a", "--graph", "timely", "--clear")
+        until(lambda: not samples(installation, "primary")["a"], SHOWN_S, "a profile forgotten")
+        hams(installation, "profile", "a", "--graph", "timely", "--load", times)
+        until(lambda: samples(installation, "primary")["a"] > 0, SHOWN_S, "a profile loaded")
+        known = samples(installation, "primary")["a"]
+        run.delete(run.pod_of("a", "primary"), force=True)
+        run.redundant()
+        assert samples(installation, "primary")["a"] == known, "whoever took over does not know the times"
+        hams(installation, "profile", "--run", file, "--samples", LEARNT)
+        until(
+            lambda: min(samples(installation, "primary").values()) >= LEARNT,
+            SHOWN_S,
+            "times measured here known there",
+        )
+
+
+def test_a_graph_that_serves_is_current(installation: Installation, tmp_path: Path) -> None:
+    """As `kubectl wait`, Argo CD and Flux see it (kstatus): nothing is under way any more."""
+    with graph_on(installation, timely(tmp_path)) as run:
+        run.redundant()
+        for kind in ("Progressing", "Reconciling", "Stalled"):
+            until(lambda kind=kind: run.condition(kind)["status"] == "False", SHOWN_S, f"{kind}=False")
