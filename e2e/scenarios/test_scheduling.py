@@ -1,5 +1,5 @@
-"""Scheduling by deadlines as somebody meets it who has a cluster: what is learnt, what is on time, and profiles
-that go from one place to another.
+"""Scheduling by deadlines as somebody meets it who has a cluster: what is learnt, what is on time, and
+profiles that go from one place to another.
 
 No row of the catalogue: what is learnt is a hint, and nothing is lost with it.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from e2e.cluster.commands import until
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.install import Installation
-from e2e.scenarios.run import NAMESPACE, graph_on
+from e2e.scenarios.run import NAMESPACE, GraphRun, graph_on
 from e2e.scenarios.variants import variant
 
 LEARNT = 200
@@ -23,13 +23,12 @@ SHOWN_S = 60.0
 
 
 def timely(folder: Path) -> Path:
-    """The chain, all of its operators by `Distribution`; its models lie beside it, to be measured here."""
+    """The chain, all of its operators by `Distribution`."""
 
     def change(spec: dict[str, Any]) -> None:
         for operator in spec["operators"]:
             operator["batch"]["policy"] = "Distribution"
 
-    (folder / "chain").symlink_to(ROOT / "examples" / "chain" / "chain")
     return variant(folder, "timely", change)
 
 
@@ -42,49 +41,51 @@ def hams(installation: Installation, *words: object) -> str:
     return done.stdout
 
 
-def samples(installation: Installation, serving: str) -> dict[str, int]:
-    """What each operator's serving instance has learnt from. `serving`: the role."""
-    reports = json.loads(hams(installation, "profile", "--graph", "timely", "--output", "json"))
+def samples(installation: Installation, run: GraphRun) -> dict[str, int]:
+    """What the primary of each operator has learnt from."""
+    reports = json.loads(hams(installation, "profile", "--graph", run.name, "--output", "json"))
     return {
         item["operator"]: sum(known["samples"] for known in item["classes"])
         for item in reports
-        if item["role"] == serving
+        if item["role"] == "primary"
     }
 
 
 def test_what_is_learnt_on_a_cluster_is_shown_saved_forgotten_and_outlives_its_primary(
     installation: Installation, tmp_path: Path
 ) -> None:
-    file, times = timely(tmp_path), tmp_path / "times.json"
-    with graph_on(installation, file) as run:
+    times = tmp_path / "times.json"
+    with graph_on(installation, timely(tmp_path)) as run:
+        file = run.history / "graph.yaml"
+        (run.history / "chain").symlink_to(ROOT / "examples" / "chain" / "chain")  # to be measured here
+        profile = ("profile", "--graph", run.name)
         run.redundant()
         said = hams(installation, "load", file, "--rate", 25, "--duration", "10s", "--deadline-ms", 5000)
         assert "0 failed" in said
-        assert set(samples(installation, "primary")) == {"a", "b", "c"}
-        assert all(number > 0 for number in samples(installation, "primary").values())
+        learnt = samples(installation, run)
+        assert set(learnt) == {"a", "b", "c"}
+        assert all(learnt.values())
 
         def is_on_time() -> bool:
-            shown = hams(installation, "status", "--graph", "timely")
-            return shown.count(" %") >= 3
+            return hams(installation, "status", "--graph", run.name).count(" %") >= 3
 
         until(is_on_time, SHOWN_S, "ON TIME of three primaries")
 
         def is_stored() -> bool:
-            command = ("profile", "--graph", "timely", "--save", times)
-            return "a, b, c" in hams(installation, *command)
+            return "a, b, c" in hams(installation, *profile, "--save", times)
 
         until(is_stored, SHOWN_S, "three profiles in etcd")
-        hams(installation, "profile", "a", "--graph", "timely", "--clear")
-        until(lambda: not samples(installation, "primary")["a"], SHOWN_S, "a profile forgotten")
-        hams(installation, "profile", "a", "--graph", "timely", "--load", times)
-        until(lambda: samples(installation, "primary")["a"] > 0, SHOWN_S, "a profile loaded")
-        known = samples(installation, "primary")["a"]
+        hams(installation, "profile", "a", "--graph", run.name, "--clear")
+        until(lambda: not samples(installation, run)["a"], SHOWN_S, "a profile forgotten")
+        hams(installation, "profile", "a", "--graph", run.name, "--load", times)
+        until(lambda: samples(installation, run)["a"] > 0, SHOWN_S, "a profile loaded")
+        known = samples(installation, run)["a"]
         run.delete(run.pod_of("a", "primary"), force=True)
         run.redundant()
-        assert samples(installation, "primary")["a"] == known, "whoever took over does not know the times"
+        assert samples(installation, run)["a"] == known, "whoever took over does not know the times"
         hams(installation, "profile", "--run", file, "--samples", LEARNT)
         until(
-            lambda: min(samples(installation, "primary").values()) >= LEARNT,
+            lambda: min(samples(installation, run).values()) >= LEARNT,
             SHOWN_S,
             "times measured here known there",
         )
@@ -94,5 +95,9 @@ def test_a_graph_that_serves_is_current(installation: Installation, tmp_path: Pa
     """As `kubectl wait`, Argo CD and Flux see it (kstatus): nothing is under way any more."""
     with graph_on(installation, timely(tmp_path)) as run:
         run.redundant()
-        for kind in ("Progressing", "Reconciling", "Stalled"):
-            until(lambda kind=kind: run.condition(kind)["status"] == "False", SHOWN_S, f"{kind}=False")
+
+        def is_current() -> bool:
+            kinds = ("Progressing", "Reconciling", "Stalled")
+            return all(run.condition(kind)["status"] == "False" for kind in kinds)
+
+        until(is_current, SHOWN_S, "nothing under way")
