@@ -101,14 +101,16 @@ def count(nbytes: int, chunk_nbytes: int) -> int:
     return -(-nbytes // chunk_nbytes)
 
 
-def holding(pieces: Sequence[Piece], at: int) -> Piece:
-    """The piece that byte `at` of the image lies in."""
-    return pieces[bisect.bisect_right(pieces, at, key=lambda piece: piece.begin) - 1]
+def holding(pieces: Sequence[Piece], at: int) -> int:
+    """Which piece byte `at` of the image lies in."""
+    return bisect.bisect_right(pieces, at, key=lambda piece: piece.begin) - 1
 
 
 def written_within(piece: Piece, begin: int, end: int) -> list[tuple[int, int]]:
     """What may have been written of bytes [begin, end) of the image."""
-    written = piece.written or ()
+    written = piece.written
+    if not written:
+        return []
     first = bisect.bisect_right(written, begin, key=lambda span: span[1])
     last = bisect.bisect_left(written, end, key=lambda span: span[0])
     return [(max(one, begin), min(other, end)) for one, other in written[first:last]]

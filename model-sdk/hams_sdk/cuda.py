@@ -62,6 +62,12 @@ class Staging:
 
     def __init__(self) -> None:
         self._mirrors: dict[Any, Mirror] = {}
+        self._crowded = False
+
+    def compares(self, leaf: Any) -> bool:
+        """Whether a leaf lies on a device that keeps something to compare it with."""
+        mirror = self._mirrors.get(device_of(leaf))
+        return mirror is not None and mirror.compares
 
     def take(
         self, devices: Devices, spans: Spans, leaves: Sequence[Any], after: Any, chunk_nbytes: int = 0
@@ -73,7 +79,7 @@ class Staging:
         written = {}
         for device, indices in devices.items():
             if device not in self._mirrors:
-                self._mirrors[device] = Mirror(device)
+                self._mirrors[device] = Mirror(device, self._crowded)
             on_device = [leaves[index] for index in indices]
             places = [spans[index] for index in indices]
             written[device] = self._mirrors[device].take(on_device, places, after or (), chunk_nbytes)
@@ -126,9 +132,10 @@ class Staging:
             yield
 
     def crowded(self) -> None:
-        """The model lacked memory of a device: nothing is kept there. From any thread."""
-        for mirror in list(self._mirrors.values()):
-            mirror.crowded()
+        """The model lacked memory of a device: nothing is kept on any from now on."""
+        self._crowded = True
+        for mirror in self._mirrors.values():
+            mirror.drop_buffers()
 
     def settle(self) -> None:
         """The next capture is compared with this last one."""

@@ -22,23 +22,36 @@ from hams_sdk.datatypes import torch_module
 from hams_sdk.limits import DEVICE_SPARE
 
 _WORD_NBYTES = 8
+ROOM_SHARE = 8
+"""Buffers have room for one part in so many more, as states grow."""
 
 
 class Mirror:
     """What one device holds of an image. Used by the capture thread alone."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, crowded: bool = False) -> None:
+        """`crowded`: nothing is kept on the device."""
         torch = torch_module()
         self._device = device
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            # What the first `state_dict` computed, before there was this stream to do it upon.
+            self._stream.wait_stream(torch.cuda.current_stream(device))
         self.begin = self.end = 0  # of the image
         self._layout: list[Any] = []
         self._alike: list[list[int]] = []  # leaves that are copied in one call: there are hundreds
         self._pinned: Any = None
         self._buffers: list[Any] = []  # as captured now, and as captured before
         self._views: list[list[list[Any]]] = []  # the leaves' places in each; in pinned memory without any
+        self._room: list[Any] = []  # memory of the device, which the buffers are the beginning of
         self._settled = False
-        self._crowded = False
+        self._crowded = crowded
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is something on the device to compare with."""
+        return bool(self._buffers)
 
     def take(
         self,
@@ -57,21 +70,22 @@ class Mirror:
         layout = [(span, leaf.dtype, leaf.shape) for span, leaf in zip(spans, leaves, strict=True)]
         if layout != self._layout:
             self._lay_out(layout)
-        if self._crowded and self._buffers:
-            self._drop_buffers()
-        elif chunk_nbytes and not self._buffers and self._has_room():
+        if chunk_nbytes and not self._buffers and not self._crowded:
             self._make_buffers()
         settled, self._settled = self._settled and bool(self._buffers), False
         compares = settled and chunk_nbytes > 0 and chunk_nbytes % ALIGN == 0
         # The caller holds the leaves until the stream is synchronised, so their memory is not handed out
         # again meanwhile.
         with torch.no_grad(), self.beside(after):
+            written, lacked = None, False
             try:
                 written = self._enqueue(leaves, chunk_nbytes if compares else 0)
             except torch.cuda.OutOfMemoryError:
                 if not self._buffers:
                     raise
-                self._drop_buffers()
+                lacked = True
+            if lacked:  # not within `except`: what was raised holds what it was about
+                self.drop_buffers()
                 written = self._enqueue(leaves, 0)
             if self._stream is not None:
                 self._stream.synchronize()
@@ -100,9 +114,14 @@ class Mirror:
         """The next capture is compared with something else than what was taken last."""
         self._settled = False
 
-    def crowded(self) -> None:
-        """The model lacked memory of the device: from now on nothing is kept there. From any thread."""
-        self._crowded = True
+    def drop_buffers(self) -> None:
+        """Keep nothing on the device from now on: everything crosses."""
+        self._crowded, self._settled = True, False
+        if self._buffers:
+            self._buffers, self._views = [], [self._views_of(self._pinned, self._layout)]
+        self._room = []
+        if self._stream is not None:
+            torch_module().cuda.empty_cache()
 
     def bytes_of(self, begin: int, end: int) -> np.ndarray:
         """Bytes [begin, end) of the image, as they were taken last; in place."""
@@ -121,53 +140,57 @@ class Mirror:
     def _lay_out(self, layout: list[Any]) -> None:
         """Make room on the host for other leaves than before, or other places."""
         torch = torch_module()
-        self._layout, self._buffers, self._settled = [], [], False  # until all of it is done
-        begin, last = layout[0][0][0], layout[-1][0][1]
-        end = last + -last % ALIGN
-        nbytes = end - begin
+        self._layout, self._buffers, self._views, self._settled = [], [], [], False  # until all of it is done
+        self.begin, last = layout[0][0][0], layout[-1][0][1]
+        self.end = last + -last % ALIGN
+        nbytes = self.end - self.begin
         if self._pinned is None or self._pinned.numel() < nbytes:  # pinning is slow: kept as long as it fits
             self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._stream is not None)
         by_size: dict[int, list[int]] = {}
         for index, (_, dtype, _) in enumerate(layout):
             by_size.setdefault(dtype.itemsize, []).append(index)
-        self.begin, self.end = begin, end
-        self._layout, self._alike = layout, list(by_size.values())
-        self._views = [self._views_of(self._pinned)]
+        self._alike = list(by_size.values())
+        self._views = [self._views_of(self._pinned, layout)]
+        self._layout = layout
 
-    def _views_of(self, memory: Any) -> list[list[Any]]:
+    def _views_of(self, memory: Any, layout: Sequence[Any]) -> list[list[Any]]:
         """The leaves' places in a buffer, those of one size of elements together."""
         views = [
             _words(memory[begin - self.begin : end - self.begin].view(dtype).reshape(shape))
-            for (begin, end), dtype, shape in self._layout
+            for (begin, end), dtype, shape in layout
         ]
         return [[views[index] for index in indices] for indices in self._alike]
 
-    def _has_room(self) -> bool:
+    def _has_room(self, nbytes: int) -> bool:
         """Whether enough of the device's memory stays free beside two buffers, and what comparing them
         takes."""
-        if self._crowded:
-            return False
         if self._stream is None:
             return True
         free, total = torch_module().cuda.mem_get_info(self._device)
-        nbytes = self.end - self.begin
         return bool(free - 2 * nbytes - nbytes / _WORD_NBYTES >= DEVICE_SPARE * total)
 
     def _make_buffers(self) -> None:
+        """Make both, in the memory that there is from another layout, if it is enough."""
         torch = torch_module()
         nbytes = self.end - self.begin
-        try:
-            with self.beside(()):
-                made = [torch.zeros(nbytes, dtype=torch.uint8, device=self._device) for _ in range(2)]
-        except torch.cuda.OutOfMemoryError:  # another process was faster
-            return
-        self._buffers = made
-        self._views = [self._views_of(memory) for memory in made]
-
-    def _drop_buffers(self) -> None:
-        """Everything crosses from now on."""
-        self._crowded, self._settled = True, False
-        self._buffers, self._views = [], [self._views_of(self._pinned)]
+        if not self._room or self._room[0].numel() < nbytes:
+            if self._room and self._stream is not None:
+                self._room = []
+                torch.cuda.empty_cache()  # or it would count as used
+            if not self._has_room(nbytes + nbytes // ROOM_SHARE):
+                return
+            try:
+                with self.beside(()):
+                    self._room = [
+                        torch.empty(nbytes + nbytes // ROOM_SHARE, dtype=torch.uint8, device=self._device)
+                        for _ in range(2)
+                    ]
+            except torch.cuda.OutOfMemoryError:  # another process was faster
+                return
+        with self.beside(()):
+            made = [memory[:nbytes].zero_() for memory in self._room]
+        views = [self._views_of(memory, self._layout) for memory in made]
+        self._buffers, self._views = made, views
 
     def _written(self, chunk_nbytes: int) -> list[tuple[int, int]]:
         """Compare both buffers, byte by byte."""

@@ -27,7 +27,8 @@ class Plan:
     """`paths` of the leaves, and as `spans` their bytes [begin, end) of the image. `order`: those that have
     bytes, as they lie; `devices`: those of them on each device, which lie together.
 
-    `tracked`: leaves of which is known what was written; None is constant. `made_for` tells whether it holds.
+    `tracked`: leaves of which is known what was written; None is constant. `owners`: of those the holder's
+    name, and which of its leaves. `made_for` tells whether the plan holds.
     """
 
     head: bytes
@@ -37,11 +38,13 @@ class Plan:
     order: list[int]
     devices: dict[Any, list[int]]
     tracked: dict[int, Keyed | None]
+    owners: dict[int, tuple[str, int]]
     made_for: tuple[str, list[Any]]
 
     def place(self, index: int) -> tuple[Any, ...]:
-        """All that tells one leaf from another, or from what it was."""
-        return index, self.spans[index], self.made_for[1][index]
+        """All that tells a leaf that is tracked from another one, or from what it was. Not its number, which
+        leaves of other holders move."""
+        return self.owners[index], self.spans[index], self.made_for[1][index]
 
 
 def made_for(trees: Mapping[str, Any], leaves: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
@@ -54,6 +57,7 @@ def plan_of(
     layout: Sequence[Sequence[Any]],
     leaves: Sequence[tuple[str, Any]],
     tracked: dict[int, Keyed | None],
+    owners: dict[int, tuple[str, int]],
     basis: tuple[str, list[Any]],
 ) -> Plan:
     """Place everything. Raises StateFault for leaves that cannot be captured."""
@@ -82,7 +86,7 @@ def plan_of(
         if devices[index] is not None:
             together.setdefault(devices[index], []).append(index)
     paths = [path for path, _ in leaves]
-    return Plan(head, len(head) + at, paths, spans, with_bytes, together, tracked, basis)
+    return Plan(head, len(head) + at, paths, spans, with_bytes, together, tracked, owners, basis)
 
 
 def _kind(leaf: Any) -> Any:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,7 @@ class State:
         self._staging.forget()
 
     def crowded(self) -> None:
-        """The model lacked memory of a device: captures keep nothing there from now on. From any thread."""
+        """The model lacked memory of a device: captures keep nothing there from now on."""
         self._staging.crowded()
 
     def is_base(self) -> None:
@@ -168,21 +168,29 @@ class State:
         self._unchecked = (self._unchecked + 1) % CONSTANT_AGAIN
         for index, keyed in plan.tracked.items():
             begin, end = plan.spans[index]
-            if keyed is not None or begin == end or plan.place(index) not in self._places:
+            if keyed is not None or begin == end:
                 continue
-            piece = chunks.holding(pieces, begin)
-            all_of_it = piece.written is None or not self._unchecked
-            spans = [(begin, end)] if all_of_it else chunks.written_within(piece, begin, end)
+            at = chunks.holding(pieces, begin)
+            piece = pieces[at]
+            if self._unchecked and piece.written is not None:
+                spans = chunks.written_within(piece, begin, end)
+            elif plan.place(index) in self._places:
+                spans = [(begin, end)]
+            else:
+                continue
             if not all(chunks.is_there(piece, first, last, base) for first, last in spans):
                 raise StateFault(
                     f'state "{plan.paths[index]}" was declared constant (hams_sdk.constant), and has changed'
                 )
+            if piece.written is None:
+                pieces[at] = replace(piece, written=[])
 
     def _planned(self) -> tuple[Plan, list[Any]]:
         """Where the state lies in an image, and its leaves. Raises StateFault."""
         writer = tree.Writer()
         trees: dict[str, Any] = {}
         tracked: dict[int, Keyed | None] = {}
+        owners: dict[int, tuple[str, int]] = {}
         for name, holder in self._holders.items():
             first = len(writer.leaves)
             trees[name] = writer.encode(_read(holder), name)
@@ -190,10 +198,13 @@ class State:
                 tracked.update(dict.fromkeys(range(first, len(writer.leaves))))
             elif isinstance(holder, Keyed):
                 tracked.update((index, holder) for index in range(first + 1, len(writer.leaves)))
+            else:
+                continue
+            owners.update((index, (name, index - first)) for index in range(first, len(writer.leaves)))
         basis = made_for(trees, writer.leaves)
         if self._plan is None or self._plan.made_for != basis:
             layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
-            self._plan = plan_of(self.signature, layout, writer.leaves, tracked, basis)
+            self._plan = plan_of(self.signature, layout, writer.leaves, tracked, owners, basis)
         return self._plan, [leaf for _, leaf in writer.leaves]
 
     def _pieces(
@@ -213,17 +224,17 @@ class State:
                 pieces.append(self._staging.piece(compared[index], written[compared[index]]))
                 continue
             address, held = self._staging.source(leaves[index], begin, end)
-            dirty = self._dirty(plan, index) if index in plan.tracked else None
+            dirty = self._dirty(plan, index, leaves[index]) if index in plan.tracked else None
             pieces.append(chunks.Piece(begin, end, address, held, index, dirty))
             if end % ALIGN:
                 padding = end + -end % ALIGN
                 pieces.append(chunks.Piece(end, padding, int(zeros.ctypes.data), zeros))
         return pieces
 
-    def _dirty(self, plan: Plan, index: int) -> list[tuple[int, int]] | None:
+    def _dirty(self, plan: Plan, index: int, leaf: Any) -> list[tuple[int, int]] | None:
         """What was written, of a leaf that is tracked and lies where it lay in the base: nothing of what is
-        constant. None if it is not known, as of what lies on a device that has compared nothing."""
-        if plan.place(index) not in self._places or any(index in each for each in plan.devices.values()):
+        constant. None if it is not known, as where a device compares, but did not this time."""
+        if self._staging.compares(leaf) or plan.place(index) not in self._places:
             return None
         keyed, begin = plan.tracked[index], plan.spans[index][0]
         written = [] if keyed is None else keyed.dirty_bytes(int(plan.paths[index].rpartition("/")[2]))

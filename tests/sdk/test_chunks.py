@@ -209,3 +209,23 @@ def test_a_constant_that_lies_where_another_lay_is_compared() -> None:
     image = proxy.capture()
     assert len(image) - before >= 5 * CHUNK
     assert image == whole(proxy.state)
+
+
+def test_a_constant_behind_a_mapping_that_grows_is_compared_all_the_same() -> None:
+    keyed = hams_sdk.Keyed(row=np.dtype((np.float32, (4,))), keys=int, max_keys=100_000)
+    keyed._per_slab = 64
+    constant = np.zeros(64 * CHUNK, np.uint8)
+    proxy = Proxy(State({"k": keyed, "c": hams_sdk.constant(constant)}))
+    for key in range(66):
+        proxy.state.open(True)
+        keyed[key] = np.ones(4, np.float32)
+        if key in (0, 62):
+            proxy.capture()
+    constant[30 * CHUNK] = 1  # as the mapping takes another slab: the header stays as long as it was
+
+    def many_captures() -> None:
+        for _ in range(CONSTANT_AGAIN):
+            proxy.capture()
+
+    with pytest.raises(StateFault, match="declared constant"):
+        many_captures()

@@ -111,7 +111,7 @@ def test_a_chunk_of_another_size_is_compared_on_the_host() -> None:
 
 
 def test_without_room_on_the_device_the_host_compares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mirror, "_has_room", lambda self: False)
+    monkeypatch.setattr(Mirror, "_has_room", lambda self, nbytes: False)
     tensor = torch.zeros(64 * CHUNK, dtype=torch.uint8)
     proxy = Proxy(State({"tensor": tensor}))
     for _ in range(3):
@@ -221,3 +221,35 @@ def test_a_pytorch_that_copies_one_by_one_gives_the_same(monkeypatch: pytest.Mon
         one[at] += 1
         other += 1
         assert proxy.capture() == whole(State({"one": one, "other": other}))
+
+
+@pytest.mark.parametrize("compares", [False, True])
+def test_a_failure_within_leaves_no_half_of_a_layout(monkeypatch: pytest.MonkeyPatch, compares: bool) -> None:
+    tensor, larger = (torch.full((size * CHUNK,), 7, dtype=torch.uint8) for size in (8, 64))
+    mirror = Mirror(tensor.device)
+    for _ in range(2 if compares else 0):
+        mirror.take([tensor], [(0, 8 * CHUNK)], (), CHUNK)
+        mirror.settle()
+
+    def fails(self: Mirror, *_: object) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirror, "_views_of", fails)
+        with pytest.raises(MemoryError):
+            mirror.take([larger], [(0, 64 * CHUNK)], (), CHUNK)
+    mirror.take([larger], [(0, 64 * CHUNK)], ())
+    assert bytes(mirror.bytes_of(0, 64 * CHUNK)) == bytes([7]) * 64 * CHUNK
+
+
+def test_a_state_that_grows_is_compared_in_the_same_memory() -> None:
+    one = torch.zeros(64 * CHUNK, dtype=torch.uint8)
+    mirror = Mirror(one.device)
+    mirror.take([one], [(0, 64 * CHUNK)], (), CHUNK)
+    room = mirror._room[0].data_ptr()
+    other = torch.ones(CHUNK, dtype=torch.uint8)
+    spans = [(0, 64 * CHUNK), (64 * CHUNK, 65 * CHUNK)]
+    for expected in (None, []):
+        assert mirror.take([one, other], spans, (), CHUNK) == expected
+        mirror.settle()
+    assert mirror._room[0].data_ptr() == room
