@@ -179,8 +179,8 @@ class Store:
             return
         lean = _lean(item)
         status = lean.pop("status", None) or {}
-        if item["kind"] == "Deployment" and (kept := _of_deployment(status, lean)):
-            lean["status"] = kept
+        if item["kind"] == "Deployment" and (what_matters := _of_deployment(status, lean)):
+            lean["status"] = what_matters
         packed = _packed(lean)
         place = item["kind"], item["metadata"]["name"]
         if known.objects.get(place) != packed:
