@@ -22,6 +22,8 @@ from hams_sdk.state import State
 CHUNK_NBYTES = 64 << 10
 LEAVES = 32
 WARM_UP = 3
+MIB_MIN = 8
+"""Smaller states have hardly a chunk in each tensor."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mib", type=int, default=512, help="of the state")
     parser.add_argument("--captures", type=int, default=15, help="of each kind, of which the median is said")
     options = parser.parse_args(arguments)
+    if options.mib < MIB_MIN or options.captures < 1:
+        parser.error(f"expected a state of at least {MIB_MIN} MiB and one capture")
     rows = list(measured(options.mib << 20, options.captures))
     result: Result = {"bench": "capture", "machine": machine(), "mib": options.mib, "rows": rows}
     deliver(result, options, _table, _plot)

@@ -54,3 +54,6 @@ BLOCK_CHUNKS_MAX = 16
 
 DEVICE_SPARE = 0.2
 """Of a device's memory: so much stays free beside what a capture keeps there to compare with."""
+
+DEVICE_ROOM_SHARE = 8
+"""What is kept there has room for one part in so many more, as states grow."""

@@ -19,11 +19,9 @@ import numpy as np
 from hams_sdk import chunks
 from hams_sdk.chunks import ALIGN
 from hams_sdk.datatypes import torch_module
-from hams_sdk.limits import DEVICE_SPARE
+from hams_sdk.limits import DEVICE_ROOM_SHARE, DEVICE_SPARE
 
 _WORD_NBYTES = 8
-ROOM_SHARE = 8
-"""Buffers have room for one part in so many more, as states grow."""
 
 
 class Mirror:
@@ -177,12 +175,14 @@ class Mirror:
             if self._room and self._stream is not None:
                 self._room = []
                 torch.cuda.empty_cache()  # or it would count as used
-            if not self._has_room(nbytes + nbytes // ROOM_SHARE):
+            if not self._has_room(nbytes + nbytes // DEVICE_ROOM_SHARE):
                 return
             try:
                 with self.beside(()):
                     self._room = [
-                        torch.empty(nbytes + nbytes // ROOM_SHARE, dtype=torch.uint8, device=self._device)
+                        torch.empty(
+                            nbytes + nbytes // DEVICE_ROOM_SHARE, dtype=torch.uint8, device=self._device
+                        )
                         for _ in range(2)
                     ]
             except torch.cuda.OutOfMemoryError:  # another process was faster
