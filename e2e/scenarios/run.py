@@ -63,6 +63,12 @@ ONE = ({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]},)
 """What clients ask, unless a graph wants something else."""
 
 
+def hams(*words: object, environment: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """The command, as a person types it."""
+    command = [sys.executable, "-m", "hams_operator.cli.main", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
 class Agent:
     """The process in node 0's network, see `agent`."""
 

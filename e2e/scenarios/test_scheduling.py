@@ -5,15 +5,13 @@ No row of the catalogue: what is learnt is a hint, and nothing is lost with it.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from e2e.cluster.commands import until
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.install import Installation
-from e2e.scenarios.run import NAMESPACE, GraphRun, graph_on
+from e2e.scenarios.run import NAMESPACE, GraphRun, graph_on, hams
 from e2e.scenarios.variants import variant
 
 LEARNT = 200
@@ -32,18 +30,17 @@ def timely(folder: Path) -> Path:
     return variant(folder, "timely", change)
 
 
-def hams(installation: Installation, *words: object) -> str:
-    """What the command prints, as a person types it."""
-    command = [sys.executable, "-m", "hams_operator.cli.main", *map(str, words), "--namespace", NAMESPACE]
+def on_cluster(installation: Installation, *words: object) -> str:
+    """What the command prints."""
     environment = installation.cluster.environment()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    done = hams(*words, "--namespace", NAMESPACE, environment=environment)
+    assert done.returncode == 0, f"{words}: {done.stderr}"
     return done.stdout
 
 
 def samples(installation: Installation, run: GraphRun) -> dict[str, int]:
     """What the primary of each operator has learnt from."""
-    reports = json.loads(hams(installation, "profile", "--graph", run.name, "--output", "json"))
+    reports = json.loads(on_cluster(installation, "profile", "--graph", run.name, "--output", "json"))
     return {
         item["operator"]: sum(known["samples"] for known in item["classes"])
         for item in reports
@@ -60,30 +57,32 @@ def test_what_is_learnt_on_a_cluster_is_shown_saved_forgotten_and_outlives_its_p
         (run.history / "chain").symlink_to(ROOT / "examples" / "chain" / "chain")  # to be measured here
         profile = ("profile", "--graph", run.name)
         run.redundant()
-        said = hams(installation, "load", file, "--rate", 25, "--duration", "10s", "--deadline-ms", 5000)
+        said = on_cluster(
+            installation, "load", file, "--rate", 25, "--duration", "10s", "--deadline-ms", 5000
+        )
         assert "0 failed" in said
         learnt = samples(installation, run)
         assert set(learnt) == {"a", "b", "c"}
         assert all(learnt.values())
 
         def is_on_time() -> bool:
-            return hams(installation, "status", "--graph", run.name).count(" %") >= 3
+            return on_cluster(installation, "status", "--graph", run.name).count(" %") >= 3
 
         until(is_on_time, SHOWN_S, "ON TIME of three primaries")
 
         def is_stored() -> bool:
-            return "a, b, c" in hams(installation, *profile, "--save", times)
+            return "a, b, c" in on_cluster(installation, *profile, "--save", times)
 
         until(is_stored, SHOWN_S, "three profiles in etcd")
-        hams(installation, "profile", "a", "--graph", run.name, "--clear")
+        on_cluster(installation, "profile", "a", "--graph", run.name, "--clear")
         until(lambda: not samples(installation, run)["a"], SHOWN_S, "a profile forgotten")
-        hams(installation, "profile", "a", "--graph", run.name, "--load", times)
+        on_cluster(installation, "profile", "a", "--graph", run.name, "--load", times)
         until(lambda: samples(installation, run)["a"] > 0, SHOWN_S, "a profile loaded")
         known = samples(installation, run)["a"]
         run.delete(run.pod_of("a", "primary"), force=True)
         run.redundant()
         assert samples(installation, run)["a"] == known, "whoever took over does not know the times"
-        hams(installation, "profile", "--run", file, "--samples", LEARNT)
+        on_cluster(installation, "profile", "--run", file, "--samples", LEARNT)
         until(
             lambda: min(samples(installation, run).values()) >= LEARNT,
             SHOWN_S,

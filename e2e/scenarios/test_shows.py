@@ -6,8 +6,6 @@ No row of the catalogue: nothing is broken here.
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import CommandFailed, until
 from e2e.scenarios.install import NAMESPACE as SYSTEM
 from e2e.scenarios.install import RELEASE, Installation
-from e2e.scenarios.run import NAMESPACE, GraphRun, graph_on
+from e2e.scenarios.run import NAMESPACE, GraphRun, graph_on, hams
 from e2e.scenarios.variants import CHAIN, operator, variant
 from hams_operator.cli.output import Output
 from hams_operator.cli.render import render
@@ -41,12 +39,6 @@ def graph(installation: Installation) -> Iterator[GraphRun]:
     """The chain as the controller has applied it; nobody asks it anything."""
     with graph_on(installation, CHAIN) as run:
         yield run
-
-
-def hams(*words: object) -> "subprocess.CompletedProcess[str]":
-    """The command, as a person types it."""
-    command = [sys.executable, "-m", "hams_operator.cli.main", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def objects(text: str) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._mirrors: dict[Any, Mirror] = {}
-        self._crowded = False
+        self._lacks_memory = False
 
     def compares(self, leaf: Any) -> bool:
         """Whether a leaf lies on a device that keeps something to compare it with."""
@@ -79,7 +79,7 @@ class Staging:
         written = {}
         for device, indices in devices.items():
             if device not in self._mirrors:
-                self._mirrors[device] = Mirror(device, self._crowded)
+                self._mirrors[device] = Mirror(device, self._lacks_memory)
             on_device = [leaves[index] for index in indices]
             places = [spans[index] for index in indices]
             written[device] = self._mirrors[device].take(on_device, places, after or (), chunk_nbytes)
@@ -131,9 +131,9 @@ class Staging:
                 streams.enter_context(mirror.beside(after or ()))
             yield
 
-    def crowded(self) -> None:
+    def release_devices(self) -> None:
         """The model lacked memory of a device: nothing is kept on any from now on."""
-        self._crowded = True
+        self._lacks_memory = True
         for mirror in self._mirrors.values():
             mirror.drop_buffers()
 

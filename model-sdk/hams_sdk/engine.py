@@ -228,7 +228,7 @@ class Engine:
 
     def _result(self, units: Sequence[UnitInput], boundary: _Boundary) -> RunResult:
         self._has_run = True  # even outside of its update stage it may have written
-        crowded = False
+        lacks_memory = False
         try:
             outputs = self._execute(self._batch(units), boundary)
         except Abandoned:
@@ -239,7 +239,7 @@ class Engine:
                 traceback.print_exc()
             # Gradients may stem from the compute stage: then no image is loaded that would undo them.
             self.state.discard_gradients()
-            crowded = cuda.is_out_of_memory(error)
+            lacks_memory = cuda.is_out_of_memory(error)
             return RunResult(
                 None,
                 boundary.entered,
@@ -251,9 +251,9 @@ class Engine:
             boundary.leave()
             if boundary.entered:
                 self._mark = cuda.mark()
-            if crowded:
+            if lacks_memory:
                 with self._lock:  # no capture is under way
-                    self.state.crowded()
+                    self.state.release_devices()
         return RunResult(outputs, boundary.entered)
 
     def _execute(self, batch: Batch, boundary: _Boundary) -> list[UnitOutput]:

@@ -27,8 +27,8 @@ _WORD_NBYTES = 8
 class Mirror:
     """What one device holds of an image. Used by the capture thread alone."""
 
-    def __init__(self, device: Any, crowded: bool = False) -> None:
-        """`crowded`: nothing is kept on the device."""
+    def __init__(self, device: Any, lacks_memory: bool = False) -> None:
+        """`lacks_memory`: nothing is kept on the device."""
         torch = torch_module()
         self._device = device
         self._stream: Any = None
@@ -44,7 +44,7 @@ class Mirror:
         self._views: list[list[list[Any]]] = []  # the leaves' places in each; in pinned memory without any
         self._room: list[Any] = []  # memory of the device, which the buffers are the beginning of
         self._settled = False
-        self._crowded = crowded
+        self._lacks_memory = lacks_memory
 
     @property
     def compares(self) -> bool:
@@ -68,7 +68,7 @@ class Mirror:
         layout = [(span, leaf.dtype, leaf.shape) for span, leaf in zip(spans, leaves, strict=True)]
         if layout != self._layout:
             self._lay_out(layout)
-        if chunk_nbytes and not self._buffers and not self._crowded:
+        if chunk_nbytes and not self._buffers and not self._lacks_memory:
             self._make_buffers()
         settled, self._settled = self._settled and bool(self._buffers), False
         compares = settled and chunk_nbytes > 0 and chunk_nbytes % ALIGN == 0
@@ -114,7 +114,7 @@ class Mirror:
 
     def drop_buffers(self) -> None:
         """Keep nothing on the device from now on: everything crosses."""
-        self._crowded, self._settled = True, False
+        self._lacks_memory, self._settled = True, False
         if self._buffers:
             self._buffers, self._views = [], [self._views_of(self._pinned, self._layout)]
         self._room = []

@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hams_sdk import cuda
 from hams_sdk.chunks import ALIGN
@@ -22,13 +22,21 @@ MAGIC = b"HAMSST01"
 HEAD = struct.Struct("<8sQ")
 
 
+class Tracked(NamedTuple):
+    """A leaf of which is known what was written: one of a `Keyed`, or constant (None). `holder`: the name of
+    what it belongs to, and `number`: which of that one's leaves it is."""
+
+    keyed: Keyed | None
+    holder: str
+    number: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """`paths` of the leaves, and as `spans` their bytes [begin, end) of the image. `order`: those that have
     bytes, as they lie; `devices`: those of them on each device, which lie together.
 
-    `tracked`: leaves of which is known what was written; None is constant. `owners`: of those the holder's
-    name, and which of its leaves. `made_for` tells whether the plan holds.
+    `tracked`: leaves of which is known what was written. `made_for` tells whether the plan holds.
     """
 
     head: bytes
@@ -37,14 +45,14 @@ class Plan:
     spans: list[tuple[int, int]]
     order: list[int]
     devices: dict[Any, list[int]]
-    tracked: dict[int, Keyed | None]
-    owners: dict[int, tuple[str, int]]
+    tracked: dict[int, Tracked]
     made_for: tuple[str, list[Any]]
 
     def place(self, index: int) -> tuple[Any, ...]:
         """All that tells a leaf that is tracked from another one, or from what it was. Not its number, which
         leaves of other holders move."""
-        return self.owners[index], self.spans[index], self.made_for[1][index]
+        tracked = self.tracked[index]
+        return tracked.holder, tracked.number, self.spans[index], self.made_for[1][index]
 
 
 def made_for(trees: Mapping[str, Any], leaves: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
@@ -56,8 +64,7 @@ def plan_of(
     signature: str,
     layout: Sequence[Sequence[Any]],
     leaves: Sequence[tuple[str, Any]],
-    tracked: dict[int, Keyed | None],
-    owners: dict[int, tuple[str, int]],
+    tracked: dict[int, Tracked],
     basis: tuple[str, list[Any]],
 ) -> Plan:
     """Place everything. Raises StateFault for leaves that cannot be captured."""
@@ -67,7 +74,9 @@ def plan_of(
     devices = [cuda.device_of(leaf) for _, leaf in leaves]
 
     def order(index: int) -> tuple[int, str]:
-        grows = 2 if placed[index][1] == "bytes" else int(tracked.get(index) is not None)
+        grows = (
+            2 if placed[index][1] == "bytes" else int(index in tracked and tracked[index].keyed is not None)
+        )
         return grows, str(devices[index] or "")
 
     # What grows comes last: what lies behind would move with it. What lies on a device lies together.
@@ -86,7 +95,7 @@ def plan_of(
         if devices[index] is not None:
             together.setdefault(devices[index], []).append(index)
     paths = [path for path, _ in leaves]
-    return Plan(head, len(head) + at, paths, spans, with_bytes, together, tracked, owners, basis)
+    return Plan(head, len(head) + at, paths, spans, with_bytes, together, tracked, basis)
 
 
 def _kind(leaf: Any) -> Any:

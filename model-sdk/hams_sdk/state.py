@@ -23,7 +23,7 @@ from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
 from hams_sdk.limits import CONSTANT_AGAIN, LAYOUT_DIFFERENCES_MAX
 from hams_sdk.model import Constant, Opaque
-from hams_sdk.plan import HEAD, MAGIC, Plan, dtype_name, made_for, plan_of, shape_of
+from hams_sdk.plan import HEAD, MAGIC, Plan, Tracked, dtype_name, made_for, plan_of, shape_of
 
 Space = Callable[[int], memoryview]
 """Called with the size of an image, returns writable memory of at least that many bytes."""
@@ -138,7 +138,7 @@ class State:
         if self._plan is None:
             return frozenset()
         return frozenset(
-            self._plan.paths[index] for index, keyed in self._plan.tracked.items() if keyed is None
+            self._plan.paths[index] for index, leaf in self._plan.tracked.items() if leaf.keyed is None
         )
 
     def open(self, writable: bool) -> None:
@@ -151,9 +151,9 @@ class State:
         self._places = set()
         self._staging.forget()
 
-    def crowded(self) -> None:
+    def release_devices(self) -> None:
         """The model lacked memory of a device: captures keep nothing there from now on."""
-        self._staging.crowded()
+        self._staging.release_devices()
 
     def is_base(self) -> None:
         """The next capture is compared with this last one, nothing having been written since."""
@@ -166,9 +166,9 @@ class State:
         """Compare what was declared constant: all of it from time to time, and always what a device says has
         changed near it. Raises StateFault if it has changed."""
         self._unchecked = (self._unchecked + 1) % CONSTANT_AGAIN
-        for index, keyed in plan.tracked.items():
+        for index, tracked in plan.tracked.items():
             begin, end = plan.spans[index]
-            if keyed is not None or begin == end:
+            if tracked.keyed is not None or begin == end:
                 continue
             at = chunks.holding(pieces, begin)
             piece = pieces[at]
@@ -189,22 +189,19 @@ class State:
         """Where the state lies in an image, and its leaves. Raises StateFault."""
         writer = tree.Writer()
         trees: dict[str, Any] = {}
-        tracked: dict[int, Keyed | None] = {}
-        owners: dict[int, tuple[str, int]] = {}
+        tracked: dict[int, Tracked] = {}
         for name, holder in self._holders.items():
             first = len(writer.leaves)
             trees[name] = writer.encode(_read(holder), name)
-            if name in self._constants:
-                tracked.update(dict.fromkeys(range(first, len(writer.leaves))))
-            elif isinstance(holder, Keyed):
-                tracked.update((index, holder) for index in range(first + 1, len(writer.leaves)))
-            else:
-                continue
-            owners.update((index, (name, index - first)) for index in range(first, len(writer.leaves)))
+            keyed = holder if isinstance(holder, Keyed) else None
+            if keyed is not None or name in self._constants:
+                # Of a mapping, the first leaf is what is always compared.
+                for index in range(first + (name not in self._constants), len(writer.leaves)):
+                    tracked[index] = Tracked(None if name in self._constants else keyed, name, index - first)
         basis = made_for(trees, writer.leaves)
         if self._plan is None or self._plan.made_for != basis:
             layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
-            self._plan = plan_of(self.signature, layout, writer.leaves, tracked, owners, basis)
+            self._plan = plan_of(self.signature, layout, writer.leaves, tracked, basis)
         return self._plan, [leaf for _, leaf in writer.leaves]
 
     def _pieces(
@@ -236,7 +233,7 @@ class State:
         constant. None if it is not known, as where a device compares, but did not this time."""
         if self._staging.compares(leaf) or plan.place(index) not in self._places:
             return None
-        keyed, begin = plan.tracked[index], plan.spans[index][0]
+        keyed, begin = plan.tracked[index].keyed, plan.spans[index][0]
         written = [] if keyed is None else keyed.dirty_bytes(int(plan.paths[index].rpartition("/")[2]))
         return None if written is None else [(begin + first, begin + last) for first, last in written]
 

@@ -19,6 +19,7 @@ from hams_sdk.state import State, leaf_digests, read_header
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.payload import HeapFactory, HeapPayload
 from tests.fuzz.boundaries import cases, mutated
+from tests.sdk.capturing import whole
 
 CODEC = Codec(HeapFactory())
 
@@ -77,21 +78,10 @@ def holders() -> dict[str, Any]:
     return {"a": np.arange(3.0), "b": Opaque(counter.get, counter.set), "c": np.arange(4, dtype=np.int32)}
 
 
-def image_of(state: State) -> bytes:
-    memory = bytearray()
-
-    def space(nbytes: int) -> memoryview:
-        memory.extend(bytes(nbytes))
-        return memoryview(memory)
-
-    state.capture(space)
-    return bytes(memory)
-
-
 @pytest.mark.timeout(3600)
 def test_a_spoilt_image_is_a_state_or_a_fault_and_a_fault_writes_nothing() -> None:
     state = State(holders())
-    data = image_of(state)
+    data = whole(state)
     header, start = read_header(memoryview(data))
     for seed in cases(1000):
         rng = Random(seed)
@@ -104,7 +94,7 @@ def test_a_spoilt_image_is_a_state_or_a_fault_and_a_fault_writes_nothing() -> No
         try:
             state.load(memoryview(changed))
         except StateFault:
-            assert image_of(state) == data, seed
+            assert whole(state) == data, seed
         else:
             state.load(memoryview(data))
         try:

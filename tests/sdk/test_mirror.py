@@ -187,7 +187,7 @@ def test_where_the_model_lacked_memory_nothing_is_kept() -> None:
         proxy.capture()
     (mirror,) = proxy.state._staging._mirrors.values()
     assert mirror._buffers
-    proxy.state.crowded()
+    proxy.state.release_devices()
     for at in (5, 9 * CHUNK):
         tensor[at] += 1
         assert proxy.capture() == whole(State({"tensor": tensor}))
