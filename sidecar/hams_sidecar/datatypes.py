@@ -64,6 +64,24 @@ def encode_strings(elements: list[str]) -> bytes:
     return b"".join(parts)
 
 
+def take_bytes(data: memoryview, at: int, count: int) -> tuple[list[memoryview], int]:
+    """`count` BYTES elements from byte `at` on, and where they end. Raises ValueError."""
+    elements: list[memoryview] = []
+    end = len(data)
+    unpack = _LENGTH.unpack_from
+    for _ in range(count):
+        if at + 4 > end:
+            raise ValueError(f"no length at byte {at} of {end}")
+        begin = at + 4
+        at = begin + unpack(data, at)[0]
+        if at > end:
+            raise ValueError(
+                f"a length of {at - begin} at byte {begin - 4}, and {end - begin} bytes are left"
+            )
+        elements.append(data[begin:at])
+    return elements, at
+
+
 def decode_bytes(data: memoryview, count: int) -> npt.NDArray[np.object_]:
     """`count` BYTES elements. Raises ValueError if `data` is not exactly that."""
     texts = np.empty(count, dtype=np.object_)

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from hams_protocol.frozen import frozen
-from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
+from hams_sidecar.datatypes import NUMPY, encode_bytes, take_bytes
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.json_scan import Steps
+from hams_sidecar.endpoint.limits import bytes_slice_elements
 from hams_sidecar.endpoint.request import MODEL_VERSION, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
 from hams_sidecar.inference import Buffer, Tensor
@@ -55,9 +56,11 @@ class GrpcRequest:
     raw: bool
 
 
-def decode_request(message: pb.ModelInferRequest, signature: Signature) -> Steps[GrpcRequest]:
-    """Read and check a request. Raises RequestRefused."""
-    raw = message.raw_input_contents
+def decode_request(
+    message: pb.ModelInferRequest, raw: Sequence[Buffer], signature: Signature
+) -> Steps[GrpcRequest]:
+    """Read and check a request, whose raw tensors stand beside its message (`grpc_scan`). Raises
+    RequestRefused."""
     if raw and len(raw) != len(message.inputs):
         raise RequestRefused(
             f"raw_input_contents: expected one for each of {len(message.inputs)} inputs, got {len(raw)}"
@@ -77,14 +80,20 @@ def decode_request(message: pb.ModelInferRequest, signature: Signature) -> Steps
                     f"tensor {given.name!r}: expected raw_input_contents or contents, got both"
                 )
             data = raw[index]
-            check_size(given.name, shape, expected, data)
+            yield from check_size(given.name, shape, expected, data)
         else:
+            if expected is not None and expected > signature.nbytes_max:
+                raise RequestRefused(
+                    f"tensor {given.name!r}: expected at most {signature.nbytes_max} bytes, got shape "
+                    f"{shown(shape)} of {given.datatype}",
+                    status=413,
+                )
             data = yield from _typed(given.name, given.datatype, shape, given.contents)
         tensors.append(Tensor(given.name, given.datatype, shape, data))
     outputs: tuple[str, ...] | None = None
     if message.outputs:
         outputs = signature.select(output.name for output in message.outputs)
-    parameters = split(_parameters(message.parameters))
+    parameters = split(_parameters(message.parameters), signature.parameters_bytes_max)
     return GrpcRequest(signature.arrange(tensors), parameters, outputs, check_id(message.id), bool(raw))
 
 
@@ -117,9 +126,13 @@ def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTen
         raise RequestRefused(
             f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {len(values)}"
         )
-    if datatype == "BYTES":
-        return encode_bytes(values)
     parts: list[bytes] = []
+    if datatype == "BYTES":
+        for start in range(0, count, bytes_slice_elements):
+            if parts:
+                yield
+            parts.append(encode_bytes(values[start : start + bytes_slice_elements]))
+        return b"".join(parts)
     for start in range(0, count, _slice_elements):
         if parts:
             yield
@@ -135,7 +148,12 @@ def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTen
 def _fill(contents: pb.InferTensorContents, tensor: Tensor) -> Steps[None]:
     target = getattr(contents, _FIELDS[tensor.datatype][0])
     if tensor.datatype == "BYTES":
-        target.extend(decode_bytes(memoryview(tensor.data), math.prod(tensor.shape)).tolist())
+        data, count, at = memoryview(tensor.data), math.prod(tensor.shape), 0
+        for start in range(0, count, bytes_slice_elements):
+            if start:
+                yield
+            elements, at = take_bytes(data, at, min(bytes_slice_elements, count - start))
+            target.extend([bytes(element) for element in elements])
         return
     values = np.frombuffer(tensor.data, dtype=NUMPY[tensor.datatype]) if tensor.data else np.empty(0)
     for start in range(0, values.size, _slice_elements):

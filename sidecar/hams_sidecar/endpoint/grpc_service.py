@@ -25,7 +25,8 @@ from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.answers import Refusal, refused
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, left_s
-from hams_sidecar.endpoint.grpc_codec import decode_request, encode_reply
+from hams_sidecar.endpoint.grpc_codec import GrpcRequest, decode_request, encode_reply
+from hams_sidecar.endpoint.grpc_scan import without_raw
 from hams_sidecar.endpoint.json_data import run
 from hams_sidecar.endpoint.request import MODEL_VERSION, check_model, deadline_of, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import choose
@@ -126,9 +127,9 @@ class InferenceService:
         serving = self._serving
         if not serving.make_room(0, None):
             return FULL
-        message = _parse(pb.ModelInferRequest(), request)
-        check_model(serving.graph.name, message.model_name, message.model_version)
-        decoded = await run(decode_request(message, serving.signature))
+        decoded = await self.decoded(request)
+        if decoded is None:
+            return FULL
         own_s = left_s(context)
         default_s = serving.timeout_s
         if own_s == math.inf:
@@ -159,6 +160,24 @@ class InferenceService:
             return outcome
         tensors = choose(outcome.tensors, outputs)
         return await run(encode_reply(serving.graph.name, decoded, tensors))
+
+    async def decoded(self, request: bytes) -> GrpcRequest | None:
+        """The request, checked; None: there is no room for what it grows to meanwhile. Raises
+        RequestRefused."""
+        serving = self._serving
+        signature = serving.signature
+        rest, raw = without_raw(request, len(signature.inputs), len(signature.outputs))
+        most = serving.held_bytes_max - len(request)  # one alone is never too large
+        parsed_bytes = min(limits.grpc_parsed_growth * len(rest), most)
+        if not serving.make_room(parsed_bytes, None):
+            return None
+        serving.held_bytes += parsed_bytes
+        try:
+            message = _parse(pb.ModelInferRequest(), rest)
+            check_model(serving.graph.name, message.model_name, message.model_version)
+            return await run(decode_request(message, raw or message.raw_input_contents, signature))
+        finally:
+            serving.held_bytes -= parsed_bytes
 
 
 class HealthService:

@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_strings
+from hams_sidecar.datatypes import NUMPY, encode_strings, fixed_nbytes, take_bytes
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_scan import Elements, Steps
-from hams_sidecar.endpoint.limits import json_slice_bytes
+from hams_sidecar.endpoint.limits import bytes_slice_elements, json_slice_bytes
 from hams_sidecar.inference import Buffer
 
 assert sys.byteorder == "little", "tensors are little-endian; this host is not"
@@ -85,14 +85,23 @@ def run_through(steps: Steps[T]) -> T:
             return result
 
 
-def read(name: str, datatype: str, shape: Sequence[int], text: memoryview) -> Steps[bytes]:
-    """Bytes of a tensor from a JSON array. Raises RequestRefused, which names the tensor."""
+def read(
+    name: str, datatype: str, shape: Sequence[int], text: memoryview, nbytes_max: int = sys.maxsize
+) -> Steps[bytes]:
+    """Bytes of a tensor from a JSON array, `nbytes_max` at most. Raises RequestRefused, which names the
+    tensor."""
     try:
         if bytes(text[:1]) != b"[":
             raise RequestRefused(f"tensor {name!r}: expected data as an array, got {_shorten(text)}")
         if datatype == "BYTES":
             return (yield from _read_strings(name, shape, text))
         values = yield from _values(name, shape, text)
+        nbytes = fixed_nbytes(datatype, shape) or 0  # a number of two characters may be one of eight bytes
+        if nbytes > nbytes_max:
+            raise RequestRefused(
+                f"tensor {name!r}: expected at most {nbytes_max} bytes, got {nbytes} of {datatype}",
+                status=413,
+            )
         parts: list[bytes] = []
         for part in _arrays(values):
             if parts:
@@ -107,9 +116,7 @@ def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[list[bytes
     """JSON array, flat and row-major, of a tensor's values, in pieces to send. Raises UnicodeDecodeError for
     BYTES that are not UTF-8."""
     if datatype == "BYTES":
-        return [
-            _encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])
-        ]
+        return (yield from _write_strings(memoryview(data), math.prod(shape)))
     if not data:
         return [b"[]"]
     values = np.frombuffer(data, dtype=NUMPY[datatype])
@@ -123,6 +130,17 @@ def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[list[bytes
         pieces += (b"," if pieces else b"[", _text(values[start : start + count])[1:-1])
         yield
     return [*pieces, b"]"]
+
+
+def _write_strings(data: memoryview, count: int) -> Steps[list[bytes]]:
+    pieces: list[bytes] = []
+    at = 0
+    for start in range(0, count, bytes_slice_elements):
+        elements, at = take_bytes(data, at, min(bytes_slice_elements, count - start))
+        text = _encode([str(element, "utf-8") for element in elements])
+        pieces += (b"," if pieces else b"[", text[1:-1])
+        yield
+    return [*pieces, b"]"] if pieces else [b"[]"]
 
 
 def _text(values: npt.NDArray[np.generic]) -> bytes:

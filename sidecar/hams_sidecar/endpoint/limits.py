@@ -24,6 +24,16 @@ rows_without_data_max = 65_536
 batch that a graph may ask for. Other requests are bounded by their bytes. What a model makes of each row
 costs memory, so rows may not come for nothing."""
 
+tensors_spare = 16
+"""Tensors of a request beyond those that its graph has: so few are looked at, so that the mistake can be
+named; more are refused before they are."""
+
+bytes_elements_max = 1 << 20
+"""Elements of one BYTES tensor: each becomes an object, here, in the model, and in the client."""
+
+bytes_slice_elements = 2048
+"""BYTES are walked in slices of so many elements, and the event loop runs in between."""
+
 shown_chars_max = 120
 """Of what a client sent, shown to it in an error: a mistake of megabytes is not sent back."""
 
@@ -31,7 +41,11 @@ parameters_max = 64
 """Parameters of one request: they travel with every token."""
 
 parameters_bytes_max = 16 << 10
-"""Names and string values of a request's parameters, together."""
+"""Names and string values of a request's parameters, together; less where a graph may have so many requests
+open that a copy of all would not fit one message (`hams_wire.room`)."""
+
+parameters_bytes_min = 256
+"""So much is always allowed."""
 
 parameters_json_bytes_max = 2 * parameters_bytes_max
 """The same as JSON, in a body: more is not decoded."""
@@ -136,6 +150,22 @@ grpc_idle_s = 300.0
 
 grpc_small_message_bytes_max = 4096
 """A message to any method but ModelInfer."""
+
+grpc_parsed_bytes_max = 4 << 20
+"""A ModelInfer message besides its raw tensors, typed contents included: what is parsed at once, and grows to
+several times its size. gRPC's own default for a whole message."""
+
+grpc_unscanned_bytes_max = 4 << 10
+"""A message that is parsed as it is: whatever it holds, it is little."""
+
+grpc_parsed_growth = 8
+"""Bytes that a byte of this holds once it is parsed, at most: a number of one byte is one of eight."""
+
+grpc_fields_spare = 16
+"""Fields of one kind that a message has once, or that are not known here; and kinds of fields."""
+
+grpc_shape_bytes_max = 256
+"""Dimensions of a tensor in a message, and their bytes."""
 
 grpc_overhead_bytes = 64 << 10
 """What a gRPC message may hold beyond `maxRequestBytes` of tensors: names, shapes, parameters."""

@@ -50,8 +50,9 @@ class Parameters:
 NO_PARAMETERS = Parameters({})
 
 
-def split(given: Mapping[str, object]) -> Parameters:
-    """Check the parameters of a request, and take out those of the transport. Raises RequestRefused."""
+def split(given: Mapping[str, object], nbytes_max: int = parameters_bytes_max) -> Parameters:
+    """Check the parameters of a request, and take out those of the transport. `nbytes_max`: names and values
+    of the rest. Raises RequestRefused."""
     if len(given) > parameters_max:
         raise RequestRefused(f"expected at most {parameters_max} parameters, got {len(given)}")
     payload: dict[str, Parameter] = {}
@@ -89,10 +90,8 @@ def split(given: Mapping[str, object]) -> Parameters:
             raise RequestRefused(
                 f"parameter {name[:80]!r}: expected a boolean, number or string, got {_kind(value)}"
             )
-    if size > parameters_bytes_max:
-        raise RequestRefused(
-            f"expected parameters of at most {parameters_bytes_max} bytes together, got {size}"
-        )
+    if size > nbytes_max:
+        raise RequestRefused(f"expected parameters of at most {nbytes_max} bytes together, got {size}")
     return Parameters(payload, key, binary, deadline_ms)
 
 

@@ -24,6 +24,7 @@ from hams_sidecar.endpoint.limits import (
     heads_known_max,
     json_slice_bytes,
     parameters_json_bytes_max,
+    tensors_spare,
 )
 from hams_sidecar.endpoint.request import MODEL_VERSION, NO_PARAMETERS, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
@@ -171,6 +172,8 @@ def decode_request(
     if end > json_slice_bytes:
         large = yield from outline(text, _MARK)
     decoded, parameters_given = _read_head(text, large)
+    if len(decoded.inputs) > len(signature.inputs) + tensors_spare:
+        raise RequestRefused(f"expected {len(signature.inputs)} tensors at most, got {len(decoded.inputs)}")
     tensors: list[Tensor] = []
     places: dict[str, int] = {}
     rest = memoryview(body).toreadonly()
@@ -181,11 +184,12 @@ def decode_request(
         size = _binary_size(given)
         data: Buffer
         if size is None:
-            data = yield from read(given.name, given.datatype, shape, _json_data(given, large))
+            text_of = _json_data(given, large)
+            data = yield from read(given.name, given.datatype, shape, text_of, signature.nbytes_max)
         else:
             _check_binary(given, size, len(body) - at, header_length)
             data = rest[at : at + size]
-            check_size(given.name, shape, expected, data)
+            yield from check_size(given.name, shape, expected, data)
             if expected is not None:
                 places[given.name] = at
             at += size
@@ -195,7 +199,9 @@ def decode_request(
             f"expected a body of {at} bytes, got {len(body)}: {len(body) - at} bytes belong to no tensor"
         )
     arranged = signature.arrange(tensors)
-    parameters = split(parameters_given) if parameters_given else NO_PARAMETERS
+    parameters = (
+        split(parameters_given, signature.parameters_bytes_max) if parameters_given else NO_PARAMETERS
+    )
     request = RestRequest(
         arranged, parameters, _reply_form(decoded, parameters.binary_data_output, signature)
     )

@@ -12,11 +12,20 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import GraphData, TensorSpec
+from hams_protocol.graph import Graph, GraphData, TensorSpec
 from hams_sidecar.datatypes import itemsize
 from hams_sidecar.endpoint.errors import RequestRefused, shown
-from hams_sidecar.endpoint.limits import dimension_max, rows_without_data_max
+from hams_sidecar.endpoint.json_scan import Steps
+from hams_sidecar.endpoint.limits import (
+    bytes_elements_max,
+    bytes_slice_elements,
+    dimension_max,
+    parameters_bytes_max,
+    parameters_bytes_min,
+    rows_without_data_max,
+)
 from hams_sidecar.inference import Buffer, Tensor
+from hams_wire.room import parameters_room
 
 
 @frozen
@@ -48,6 +57,10 @@ class Signature:
         self.outputs: dict[str, DeclaredTensor] = {
             tensor.name: _declared(tensor.name, outputs[tensor.sources[0]]) for tensor in graph.outputs
         }
+        self.nbytes_max = graph.frontend.max_request_bytes
+        """Bytes of one tensor, however few they were on the way."""
+        room = parameters_room(Graph(graph))
+        self.parameters_bytes_max = max(min(room, parameters_bytes_max), parameters_bytes_min)
         self._required = tuple(spec.name for spec in graph.inputs if not spec.optional)
 
     def expect(self, name: str, datatype: str, shape: Sequence[int]) -> int | None:
@@ -72,7 +85,15 @@ class Signature:
             raise _unfit(name, shape, declared)
         if shape[0] < 1:
             raise RequestRefused(f"tensor {name!r}: expected at least 1 row, got shape {shown(shape)}")
-        return None if declared.element_bytes is None else math.prod(shape) * declared.element_bytes
+        elements = math.prod(shape)
+        if declared.element_bytes is not None:
+            return elements * declared.element_bytes
+        if elements > bytes_elements_max:
+            raise RequestRefused(
+                f"tensor {name!r}: expected at most {bytes_elements_max} BYTES elements, got shape "
+                f"{shown(shape)}"
+            )
+        return None
 
     def arrange(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Check the tensors of one request together, and put them in the order of the graph's inputs. Raises
@@ -119,21 +140,23 @@ class Signature:
         return tuple(selected)
 
 
-def check_size(name: str, shape: Sequence[int], expected: int | None, data: Buffer) -> None:
+def check_size(name: str, shape: Sequence[int], expected: int | None, data: Buffer) -> Steps[None]:
     """Check raw tensor data against what `Signature.expect` returned. Raises RequestRefused."""
     if expected is None:
-        _check_bytes(name, math.prod(shape), data)
+        yield from _check_bytes(name, math.prod(shape), data)
     elif len(data) != expected:
         raise RequestRefused(
             f"tensor {name!r}: expected {expected} bytes for shape {list(shape)}, got {len(data)}"
         )
 
 
-def _check_bytes(name: str, count: int, data: Buffer) -> None:
+def _check_bytes(name: str, count: int, data: Buffer) -> Steps[None]:
     """Walk over the lengths of a BYTES tensor: `count` elements and nothing behind them."""
     at = 0
     end = len(data)
     for index in range(count):
+        if index % bytes_slice_elements == bytes_slice_elements - 1:
+            yield
         if at + 4 > end:
             raise RequestRefused(
                 f"tensor {name!r}: expected {count} BYTES elements, got {index}: no length at byte {at} of "

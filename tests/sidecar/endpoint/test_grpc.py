@@ -170,7 +170,7 @@ async def test_the_port_sees_the_payload_as_over_http(channel, digits) -> None:
 @given(st.lists(st.binary(max_size=300), max_size=4))
 def test_raw_replies_are_well_formed_messages(contents: list[bytes]) -> None:
     tensors = [Tensor(f"t{index}", "UINT8", (len(data),), data) for index, data in enumerate(contents)]
-    request = decode_request(message(id="x"), Signature(DIGITS))
+    request = decode_request(message(id="x"), [ROW.tobytes()], Signature(DIGITS))
     with pytest.raises(StopIteration) as decoded:
         next(request)
     with pytest.raises(StopIteration) as encoded:
@@ -185,7 +185,7 @@ async def test_large_typed_contents_are_worked_on_in_slices() -> None:
     request = pb.ModelInferRequest(model_name="digits")
     tensor = request.inputs.add(name="int64", datatype="INT64", shape=[1, count])
     tensor.contents.int64_contents.extend(range(count))
-    decoded = await json_data.run(decode_request(request, Signature(EVERY_DATATYPE)))
+    decoded = await json_data.run(decode_request(request, [], Signature(EVERY_DATATYPE)))
     assert np.frombuffer(decoded.tensors[0].data, "<i8").tolist() == list(range(count))
     reply = pb.ModelInferResponse.FromString(
         await json_data.run(encode_reply("digits", decoded, decoded.tensors))
@@ -366,7 +366,7 @@ def test_F36_whatever_the_bytes_a_message_is_refused_or_right(data: bytes) -> No
     except DecodeError:
         return
     with pytest.raises((RequestRefused, StopIteration)):
-        next(decode_request(request, Signature(DIGITS)))
+        next(decode_request(request, request.raw_input_contents, Signature(DIGITS)))
 
 
 async def test_F36_a_message_that_is_too_large_is_resource_exhausted(serve) -> None:

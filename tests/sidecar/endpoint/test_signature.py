@@ -39,7 +39,7 @@ def as_binary(signature: Signature, datatype: str, shape: list[int]) -> object:
 def as_grpc(signature: Signature, datatype: str, shape: list[int]) -> object:
     message = pb.ModelInferRequest(raw_input_contents=[b""])
     message.inputs.add(name="x", datatype=datatype, shape=shape)
-    return run_through(decode_grpc(message, signature))
+    return run_through(decode_grpc(message, message.raw_input_contents, signature))
 
 
 FORMS = (as_json, as_binary, as_grpc)
@@ -75,7 +75,7 @@ def test_rows_that_bring_their_bytes_are_as_many_as_come() -> None:
     message = pb.ModelInferRequest(raw_input_contents=[bytes(rows), b""])
     message.inputs.add(name="x", datatype="BOOL", shape=[rows])
     message.inputs.add(name="y", datatype="FP32", shape=[rows, 0])
-    assert len(run_through(decode_grpc(message, signature)).tensors) == 2
+    assert len(run_through(decode_grpc(message, message.raw_input_contents, signature)).tensors) == 2
 
 
 def test_the_largest_dimension_may_be_declared_and_sent() -> None:
