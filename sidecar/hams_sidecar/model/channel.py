@@ -75,8 +75,12 @@ class ModelChannel(asyncio.Protocol):
 
     def send(self, kind: int, body: dict[str, object]) -> None:
         """Send one frame; nothing happens if the connection is gone, as its end is told by `on_lost`."""
+        self.send_frame(frames.encode(kind, body))
+
+    def send_frame(self, frame: bytes) -> None:
+        """The same of an encoded one."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frames.encode(kind, body))
+            self._transport.write(frame)
 
     def close(self) -> None:
         """Close once what was sent has left."""

@@ -1,7 +1,7 @@
 """Bounds of the model link; units last."""
 
 FRAME_BYTES_MAX = 16 << 20
-"""A control frame from the model process; tensors never travel in frames."""
+"""A control frame from the model process or to it; tensors never travel in frames."""
 
 CONNECTIONS_MAX = 8
 """Connections that have not said what they are for; more are closed at once."""

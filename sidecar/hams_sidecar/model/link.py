@@ -206,11 +206,6 @@ class ModelLink:
     def _run(
         self, session: Session, batch: BatchInModel, spaces: list[Buffer], places: list[list[object]]
     ) -> None:
-        batch.spaces = spaces
-        batch.sent_at = monotonic()
-        batch.captures = bool(session.captures)
-        batch.loads = bool(session.loads) or not session.has_run
-        session.running_since = asyncio.get_running_loop().time()
         units = [
             {
                 "id": unit.id,
@@ -221,9 +216,18 @@ class ModelLink:
             }
             for unit, tensors, space in zip(batch.inputs, places, spaces, strict=True)
         ]
-        session.run.send(
+        frame = frames.encode(
             frames.RUN, {"batch": batch.number, "units": units, "enter": batch.enter and not batch.abandon}
         )
+        if len(frame) > limits.FRAME_BYTES_MAX:  # the model would end of it; each unit alone fits
+            self._fail(session, batch, f"the parameters of its requests are too large: {len(frame)} bytes")
+            return
+        batch.spaces = spaces
+        batch.sent_at = monotonic()
+        batch.captures = bool(session.captures)
+        batch.loads = bool(session.loads) or not session.has_run
+        session.running_since = asyncio.get_running_loop().time()
+        session.run.send_frame(frame)
 
     def _places(self, unit: UnitInputs) -> list[object]:
         """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises

@@ -414,6 +414,24 @@ async def test_outputs_wait_for_room_and_what_can_never_fit_is_the_units_error(h
     assert len(read(large, "x")[0]) == 6000
 
 
+async def test_a_batch_whose_parameters_fit_no_frame_fails_and_ends_no_model(hosts: Any, read: Any) -> None:
+    """Control characters are six times as long in a frame as in a request."""
+    numbers = TensorSpec("x", "FP32", (-1,))
+    words = TensorSpec("words", "BYTES", (-1,), optional=True)
+    host = await hosts(stateful=False, inputs=(words, numbers), outputs=(words, numbers))
+    await host.ready("Words")
+    parameters = {f"p{number}": "\x01" * (1 << 20) for number in range(2)}
+    first, second = (
+        host.unit({"words": None, "x": np.full((1, 2), number, np.float32)}, **parameters)
+        for number in range(2)
+    )
+    host.begin(first, second)
+    assert "parameters of its requests are too large" in (await host.next(BatchFailed)).message
+    host.begin(second)
+    (alone,) = (await host.next(BatchDone)).results
+    assert read(alone, "x") == [[1] * 6]
+
+
 @pytest.mark.parametrize("width", [-1, 5000])
 async def test_outputs_that_no_frontend_could_take_are_the_units_error_at_once(
     hosts: Any, read: Any, monkeypatch: pytest.MonkeyPatch, width: int
