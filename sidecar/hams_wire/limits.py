@@ -149,7 +149,10 @@ connections_max = 1024
 
 handshakes_max = 128
 """TLS connections that have not shown a certificate yet; others wait with the kernel until one of these is
-through or has run out of time."""
+through, has run out of time or gives way."""
+
+handshake_unhurried_s = 0.25
+"""A TLS handshake that has taken so long gives way to the next connection where there is no place left."""
 
 accept_again_s = 0.2
 """Pause after a connection that could not be accepted, as where there are no file descriptors left."""

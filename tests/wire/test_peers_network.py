@@ -767,6 +767,22 @@ async def test_F38_handshakes_that_never_end_are_bounded_and_others_wait_their_t
     assert len(a.network._incoming) == 1
 
 
+async def test_F38_strangers_who_say_nothing_keep_nobody_out(
+    make: Make, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold all places and go on to wait; the oldest give way to those behind them."""
+    monkeypatch.setattr(limits, "handshakes_max", 4)
+    monkeypatch.setattr(limits, "handshake_s", 3600.0)
+    monkeypatch.setattr(limits, "handshake_unhurried_s", 0.01)
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    strangers = [await raw(a) for _ in range(20)]
+    friend = await make("f", tls=held(tmp_path / "f", authority))
+    friend.network.set_members({"a": a.network.address})
+    await friend.until_up("a")
+    for _, writer in strangers:
+        writer.transport.abort()
+
+
 async def test_of_somebody_turned_away_not_even_the_greeting_is_read(
     make: Make, authority: Authority, tmp_path: Path
 ) -> None:

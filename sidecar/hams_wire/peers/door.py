@@ -1,9 +1,10 @@
 """The door for TLS connections: at most so many at a time that have not shown a certificate yet.
 
 A server of the event loop begins a handshake for each connection, and each holds memory until it has failed.
-Here a connection is accepted only when one of `handshakes_max` places is free; until then it waits in the
-kernel's queue, which costs this process nothing. Never: reads what a connection says, or decides whether it
-may stay.
+Here a handshake begins only when one of `handshakes_max` places is free; until then connections wait in the
+kernel's queue, which costs this process nothing. Where one waits, the oldest gives way that has taken
+`handshake_unhurried_s`: strangers who say nothing keep nobody out. Never: reads what a connection says, or
+decides whether it may stay.
 """
 
 import asyncio
@@ -29,8 +30,8 @@ class Door:
         self._tls = tls
         self._make = make
         self._loop = asyncio.get_running_loop()
-        self._places = asyncio.Semaphore(limits.handshakes_max)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], float] = {}
+        """Handshakes and when they began, oldest first."""
         self._accepting = self._loop.create_task(self._accept(), name="TLS door")
 
     @classmethod
@@ -72,21 +73,32 @@ class Door:
 
     async def _accept(self) -> None:
         while True:
-            await self._places.acquire()
             try:
                 accepted, _ = await self._loop.sock_accept(self._listening)
             except OSError as error:
-                self._places.release()
                 log.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(limits.accept_again_s)
                 continue
+            try:
+                await self._make_room()
+            except asyncio.CancelledError:
+                accepted.close()
+                raise
             task = self._loop.create_task(self._let_in(accepted), name="TLS handshake")
-            self._tasks.add(task)
+            self._tasks[task] = self._loop.time()
             task.add_done_callback(self._through)
 
+    async def _make_room(self) -> None:
+        """Until a place is free; the oldest handshake has only so long while somebody waits."""
+        while len(self._tasks) >= limits.handshakes_max:
+            oldest, began = next(iter(self._tasks.items()))
+            left = began + limits.handshake_unhurried_s - self._loop.time()
+            if left <= 0:
+                oldest.cancel()
+            await asyncio.wait(self._tasks, timeout=max(left, 0) or None, return_when=asyncio.FIRST_COMPLETED)
+
     def _through(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._places.release()
+        self._tasks.pop(task, None)
 
     async def _let_in(self, accepted: socket.socket) -> None:
         try:
@@ -96,3 +108,6 @@ class Door:
         except (OSError, ssl.SSLError) as error:  # a time-out is an OSError
             log.debug("a TLS handshake failed: %s", error)
             accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
