@@ -191,6 +191,41 @@ def hostile(graph: GraphData) -> st.SearchStrategy[Hostile]:
     return st.one_of(over_http(graph), over_grpc(graph))
 
 
+def heavy(graph: GraphData, nbytes: int) -> list[Hostile]:
+    """Requests of about `nbytes` that cost far more than to send them, if they are taken as they come."""
+    name = graph.name
+    requests: list[Hostile] = [
+        Hostile(message=tag + b"\x00" + (tag + b"\x00") * (nbytes // 2))
+        for tag in (b"\x2a", b"\x22", b"\x32")
+    ]
+    for spec in graph.inputs:
+        message = pb.ModelInferRequest(model_name=name)
+        shape = [1, *(max(dim, 1) for dim in spec.shape)]
+        tensor = message.inputs.add(name=spec.name, datatype=spec.datatype, shape=shape)
+        filled, value = TYPED.get(spec.datatype, ("int_contents", 1))
+        getattr(tensor.contents, filled).extend([value] * count_of(shape))
+        small = message.SerializeToString()
+        requests.append(Hostile(message=small * (nbytes // len(small))))  # repeated fields add up
+        contents = pb.InferTensorContents(**{filled: [value] * (nbytes // 8)})
+        tensor.contents.CopyFrom(contents)
+        requests.append(Hostile(message=message.SerializeToString()))
+        if -1 in spec.shape:
+            count = nbytes // (4 if spec.datatype == "BYTES" else 2)
+            at = spec.shape.index(-1)
+            wide = [1, *(count if place == at else max(dim, 1) for place, dim in enumerate(spec.shape))]
+            described = {"name": spec.name, "datatype": spec.datatype, "shape": wide}
+            text = b'"",' if spec.datatype == "BYTES" else b"0,"
+            head = json.dumps({"inputs": [described]}).encode()
+            requests.append(Hostile(head[:-3] + b',"data":[' + (text * count)[:-1] + b"]}]}"))
+            if spec.datatype == "BYTES":
+                sized = json.dumps({"inputs": [{**described, "parameters": {"binary_data_size": 4 * count}}]})
+                headers = (("inference-header-content-length", str(len(sized))),)
+                requests.append(Hostile(sized.encode() + bytes(4 * count), headers))
+    full = {f"p{number}": "\x01" * 250 for number in range(63)}
+    requests += [Hostile(json.dumps({**good(graph), "parameters": full}).encode())] * 64
+    return requests
+
+
 def generate(graph: GraphData, count: int, number: int) -> list[Hostile]:
     """So many of them; the same for the same number."""
     seen: list[Hostile] = []
@@ -336,12 +371,14 @@ async def run(
     rss_mib_max: int,
     good_wait_s: float,
     say: Callable[[str], None],
+    heavy_bytes: int = 0,
 ) -> Findings:
-    """Batches of hostile requests, and a look at the processes after each."""
+    """Batches of hostile requests, heavy ones among them, and a look at the processes after each."""
     made = Run(graph, url, grpc_address, good_wait_s)
     findings = made.findings
     for number in range(first_seed, first_seed + max(count // BATCH, 1)):
-        await made.send(await asyncio.to_thread(generate, graph, min(BATCH, count), number))
+        requests = await asyncio.to_thread(generate, graph, min(BATCH, count), number)
+        await made.send(requests + (heavy(graph, heavy_bytes) if heavy_bytes else []))
         sizes = {pid: rss_mib(pid) for pid in pids}
         findings.rss_mib_max = max(findings.rss_mib_max, *sizes.values(), 0)
         findings.wrong += [
@@ -375,6 +412,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pids", type=int, nargs="*", default=[])
     parser.add_argument("--rss-mib", type=int, default=1024)
     parser.add_argument("--good-wait-s", type=float, default=GOOD_WAIT_S_MAX, help="more on a busy machine")
+    parser.add_argument(
+        "--heavy-mib", type=int, default=0, help="of the requests that cost most, in each batch"
+    )
     options = parser.parse_args(arguments)
     graph = load(options.graph)
     findings = asyncio.run(
@@ -388,6 +428,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.rss_mib,
             options.good_wait_s,
             lambda line: print(line, flush=True),
+            options.heavy_mib << 20,
         )
     )
     print(findings)

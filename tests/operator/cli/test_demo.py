@@ -5,6 +5,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,3 +163,20 @@ def test_the_demo_finds_nothing_off_and_leaves_nothing(hams):
         *("started", "killed", "answered", "remembered", "correct", "gap", "recovered", "history"),
     ]
     assert hams.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "slow", "verdict"),
+    [
+        ({"I7"}, True, Verdict.SLOW),
+        ({"I7"}, False, Verdict.WRONG),
+        ({"I1", "I7"}, True, Verdict.WRONG),
+        (set(), True, Verdict.RIGHT),
+    ],
+)
+def test_what_a_slow_run_has_not_completed_is_not_held_against_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: set[str], slow: bool, verdict: Verdict
+) -> None:
+    report = SimpleNamespace(exit_code=bool(broken), broken=broken, problems=(), render=lambda: "told")
+    monkeypatch.setattr("hams_history.checker.check_directory", lambda folder: report)
+    assert demo._history(tmp_path, slow) == ("history", verdict, "told")
