@@ -25,7 +25,7 @@ PUSH      ?=
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
-	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r door what; do printf '  make %-12s %s\n' "$$door" "$$what"; done
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r door what; do printf '  make %-14s %s\n' "$$door" "$$what"; done
 
 # ---- setup: two steps, so that checks and most tests do not wait for the deep-learning libraries (several GB) ----
 
@@ -71,7 +71,7 @@ test-faults-ci: setup ## of these, those that CI runs: all but the ones that tak
 test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
 	$(BIN)/pytest -n $(PROCESSES) --maxprocesses 4 --dist loadfile -m "not process and not etcd" $(T)
 
-fuzz: setup ## 100,000 cases of every fuzzer, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
+fuzz: setup ## 100,000 cases of every fuzzer but that of requests to a live graph, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
 	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(patsubst tests,tests/fuzz,$(T))
 
 compile: .venv/.core ## turn the protocol core into machine code, if there is a C compiler: nothing else changes, all takes about two thirds of the time

@@ -94,9 +94,10 @@ def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> N
             struck = time.monotonic()
             try:
                 chain.cluster.kubectl("cordon", *nodes)
-                epoch = chain.epoch_of("b")
-                chain.delete(chain.pod_of("b", "primary"), force=True)
+                epoch, pod = chain.epoch_of("b"), chain.pod_of("b", "primary")
+                chain.crash(pod)  # a deletion alone, by force too, leaves it time to hand over
                 struck = time.monotonic()
+                chain.delete(pod, force=True)  # or its containers would start again
                 chain.moved("b", epoch)
                 chain.stalled(CORDONED_S)
             finally:

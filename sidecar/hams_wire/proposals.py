@@ -16,7 +16,7 @@ class Committer(Protocol):
     """How a process, or a simulated instance, reaches etcd."""
 
     def commit(self, proposal: Propose) -> None:
-        """Send the compare-and-swap; `Proposals.answered` is called once with what became of it."""
+        """Send the compare-and-swap; `ProposalQueue.answered` is called once with what became of it."""
         ...
 
     def read_topology(self) -> None:

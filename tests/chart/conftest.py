@@ -34,7 +34,7 @@ def helm() -> str:
 
 @pytest.fixture
 def render(helm: str, tmp_path: Path) -> Render:
-    """The objects for some values. `fails`: what helm says instead."""
+    """The objects for some values."""
 
     def call(values: dict[str, Any] | None = None, *options: str) -> Objects:
         file = tmp_path / "values.json"

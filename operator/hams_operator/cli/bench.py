@@ -56,4 +56,4 @@ def _has_main(path: Path) -> bool:
 
 def _summary(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
+    return " ".join(text.partition("\n\n")[0].split())

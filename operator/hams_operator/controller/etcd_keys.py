@@ -101,7 +101,7 @@ class EtcdKeys:
             await self.begin()
 
     async def reconcile(self) -> None:
-        """Have everything that there should be now. Raises KubeError, NoEtcdKeys, Foreign."""
+        """Have everything that there should be now. Raises KubeError, NoEtcdKeys, NotOwned."""
         if self.own:
             held = await keep(
                 self._kube, self._options.namespace, self._options.etcd_secret, self._with_authorities

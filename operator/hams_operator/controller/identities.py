@@ -43,7 +43,7 @@ class Identities(Protocol):
 
     async def ensure(self, place: GraphRef, *, fresh: bool = False) -> str:
         """Have all that pods of this graph need to prove who they are; the token of their probes. `fresh`:
-        most likely there is nothing of it yet. Raises KubeError, Foreign, CoordinationError."""
+        most likely there is nothing of it yet. Raises KubeError, NotOwned, CoordinationError."""
         ...
 
     async def forget(self, owner_uid: str) -> None:
@@ -210,7 +210,7 @@ class IssuedIdentities:
 
 async def metrics_token(kube: Kube, namespace: str, secret: str) -> bytes:
     """What Prometheus bears when it asks any part of any graph, or the controller. Raises KubeError,
-    Foreign."""
+    NotOwned."""
     return (
         await keep(kube, namespace, secret, lambda held: held if held.get("token") else {"token": _token()})
     )["token"]

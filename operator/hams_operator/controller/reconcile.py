@@ -80,8 +80,8 @@ class _Performed:
 
 
 class Reconciler:
-    """`look(key)` does what there is to do for one graph, and returns after how many seconds it is to be
-    looked at though nothing happens, or None. Raises `Again` where that could not be done now."""
+    """`reconcile(key)` does what there is to do for one graph, and returns after how many seconds it is to be
+    called again though nothing happens, or None. Raises `Again` where that could not be done now."""
 
     def __init__(
         self, kube: Kube, store: Store, cache: EtcdCache, settings: Settings, identities: Identities

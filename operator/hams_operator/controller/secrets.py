@@ -34,7 +34,7 @@ async def keep(
     of a new one, its owner above all. `fresh`: most likely there is none yet, so the first try does without
     reading.
 
-    Raises KubeError, and Foreign. A conflict is an error after `secret_tries`: somebody else is not faster
+    Raises KubeError, and NotOwned. A conflict is an error after `secret_tries`: somebody else is not faster
     each time, so it is another one.
     """
     metadata = (

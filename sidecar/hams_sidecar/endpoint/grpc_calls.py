@@ -57,7 +57,7 @@ class GrpcCall:
 
     @property
     def arrived_bytes(self) -> int:
-        """`crowd.Incoming`: not known, so those over HTTP, of which it is, count as faster."""
+        """`crowd.IncomingBody`: not known, so those over HTTP, of which it is, count as faster."""
         return 0
 
     async def message(self, within_s: float) -> bytes | Refusal | None:
@@ -113,7 +113,7 @@ class GrpcCall:
         self.size = 0
 
     def give_way(self) -> None:
-        """`crowd.Incoming`: others need the room."""
+        """`crowd.IncomingBody`: others need the room."""
         self._gave_way = True
         self._settle()
         self.cut_off()

@@ -93,11 +93,11 @@ class Upload(RequestResponseCycle):
 
     @property
     def arrived_bytes(self) -> int:
-        """`crowd.Incoming`."""
+        """`crowd.IncomingBody`."""
         return self.size
 
     def give_way(self) -> None:
-        """`crowd.Incoming`: others need the room."""
+        """`crowd.IncomingBody`: others need the room."""
         self._connection.give_way(self)
 
     def whole(self) -> Buffer:

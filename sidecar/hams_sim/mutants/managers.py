@@ -227,7 +227,7 @@ MUTANTS: dict[str, Mutant] = {
         (Edit("recovery.verdicts", "Verdicts._has_substitute", ") - departed", ")"),),
     ),
     "attempt-gives-to-departed": Mutant(
-        "the commit of a recovery does so",
+        "the commit of a recovery gives a slot to an instance that has handed over what it had",
         "6",
         (Edit("recovery.attempt", "Attempt.result", "self._members, self.departed", "self._members, ()"),),
     ),

@@ -23,8 +23,8 @@ PHASES = ("", "hold", "close", "done", "back")
 
 @dataclass
 class SuccessionPlan:
-    """`graphs`: in the order in which they are asked for. `asks_s`: when each change is asked for, counted
-    from the one before; of the second one `asks_at` names the phase instead, if it is not ""."""
+    """`graphs`: in the order in which they are asked for. `second_after_s`: when the second change is asked
+    for, counted from the first; `second_at` names the phase instead, if it is not ""."""
 
     graphs: list[Graph]
     behaviours: dict[str, Behaviour]
