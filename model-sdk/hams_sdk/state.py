@@ -79,16 +79,20 @@ class State:
             _check_holder(name, holder)
         writer = tree.Writer()
         entries: list[LayoutEntry] = []
+        self._in_place: dict[str, LayoutEntry] = {}
+        """Tensors that a load writes into, by path."""
         for name, holder in self._holders.items():
             entries.append(LayoutEntry(name, _kind(holder), ()))
             if not isinstance(holder, Opaque):
                 first = len(writer.leaves)
                 writer.encode(_read(holder), name)
-                entries += [
+                there = [
                     LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
                     for path, leaf in writer.leaves[first:]
                     if not isinstance(leaf, bytes) and not isinstance(holder, Keyed)
                 ]
+                entries += there
+                self._in_place |= {entry.path: entry for entry in there} if _keeps_shapes(holder) else {}
         self.layout = tuple(entries)
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
         self.estimate_nbytes = sum(leaf_nbytes(leaf) for _, leaf in writer.leaves) + 4096
@@ -200,9 +204,23 @@ class State:
                     tracked[index] = Tracked(None if name in self._constants else keyed, name, index - first)
         basis = made_for(trees, writer.leaves)
         if self._plan is None or self._plan.made_for != basis:
+            self._check_shapes(dict(writer.leaves))
             layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
             self._plan = plan_of(self.signature, layout, writer.leaves, tracked, basis)
         return self._plan, [leaf for _, leaf in writer.leaves]
+
+    def _check_shapes(self, leaves: Mapping[str, Any]) -> None:
+        """What is loaded in place has the shape that a fresh model gives it: one of another shape could be
+        captured, and never be loaded. Raises StateFault."""
+        for path, entry in self._in_place.items():
+            leaf = leaves.get(path)
+            found = None if leaf is None else LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
+            if found != entry:
+                raise StateFault(
+                    f'state "{path}": expected {_brief(entry)}, as initialize returned it, found '
+                    f"{_brief(found)}: it is loaded in place, so its shape may not change "
+                    "(hams_sdk.Opaque, or a state_dict of your own, may hold what grows)"
+                )
 
     def _pieces(
         self, plan: Plan, leaves: list[Any], written: Mapping[Any, list[tuple[int, int]] | None]
@@ -493,6 +511,20 @@ def _with_gradient(holder: Any) -> Iterator[Any]:
 def _is_module(holder: Any) -> bool:
     torch = torch_module()
     return torch is not None and isinstance(holder, torch.nn.Module)
+
+
+def _keeps_shapes(holder: Any) -> bool:
+    """Whether a load writes into the tensors that are there: a module may say otherwise."""
+    if isinstance(holder, Keyed):
+        return False
+    if isinstance(holder, np.ndarray) or is_tensor(holder):
+        return True
+    if not _is_module(holder):
+        return False
+    usual = torch_module().nn.Module
+    return type(holder).load_state_dict is usual.load_state_dict and all(
+        type(part)._load_from_state_dict is usual._load_from_state_dict for part in holder.modules()
+    )
 
 
 def _aliases(module: Any, data: memoryview) -> bool:

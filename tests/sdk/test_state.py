@@ -298,3 +298,63 @@ def test_the_sdk_itself_imports_neither_torch_nor_anything_of_the_house() -> Non
 def test_unknown_tags_of_a_later_format_are_refused() -> None:
     with pytest.raises(StateFault, match="unknown tag 'novel'"):
         tree.decode({"novel": 1}, lambda _: None)
+
+
+def test_what_is_loaded_in_place_may_not_change_its_shape() -> None:
+    """It could be captured, and no other model could ever load it."""
+    array = np.zeros((3, 4), np.float32)
+    state = State({"table": array})
+    captured(state)
+    array.resize((6, 4), refcheck=False)
+    with pytest.raises(StateFault, match=r'"table": expected <f4 \[3, 4\].*found <f4 \[6, 4\].*Opaque'):
+        captured(state)
+
+
+def test_a_module_may_not_change_its_shapes_unless_it_loads_them_itself() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Grows(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(3, 2)
+
+        def grow(self) -> None:
+            self.embedding = torch.nn.Embedding(5, 2)
+
+    class Resizes(Grows):
+        def load_state_dict(self, given: Any, *arguments: Any, **more: Any) -> Any:
+            self.embedding = torch.nn.Embedding(*given["embedding.weight"].shape)
+            return super().load_state_dict(given, *arguments, **more)
+
+    net = Grows()
+    state = State({"net": net})
+    captured(state)
+    net.grow()
+    with pytest.raises(StateFault, match=r"embedding.weight.*torch.float32 \[3, 2\].*\[5, 2\]"):
+        captured(state)
+    net = Resizes()
+    state = State({"net": net})
+    net.grow()
+    taken = captured(state)
+    fresh = Resizes()
+    State({"net": fresh}).load(taken)
+    assert torch.equal(fresh.embedding.weight, net.embedding.weight)
+
+
+def test_what_a_holder_of_ones_own_gives_may_grow() -> None:
+    class Buffer:
+        def __init__(self) -> None:
+            self.rows = np.zeros((0, 2), np.float32)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"rows": self.rows}
+
+        def load_state_dict(self, given: dict[str, Any]) -> None:
+            self.rows = given["rows"]
+
+    buffer = Buffer()
+    state = State({"buffer": buffer})
+    buffer.rows = np.ones((4, 2), np.float32)
+    fresh = Buffer()
+    State({"buffer": fresh}).load(captured(state))
+    assert fresh.rows.tolist() == [[1, 1]] * 4
