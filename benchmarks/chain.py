@@ -23,10 +23,11 @@ import uvloop
 from fastapi import FastAPI, Request, Response
 
 from benchmarks.graphs import one_frontend
-from benchmarks.http_load import closed_loop, infer_request, percentile, post
+from benchmarks.http_load import closed_loop, infer_request, post
 from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver, rows_of
 from hams_graph import load
+from hams_load.traffic import percentile
 from hams_operator.local.observe import awaited
 from hams_operator.local.supervisor import Supervisor
 

@@ -4,7 +4,6 @@ each."""
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -127,9 +126,3 @@ async def closed_loop(
         if client.failure is not None:
             raise CommandError(f"expected 200 for every request, found {client.failure}")
     return [took for client in made for at, took in client.took if begin <= at - took and at <= end]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of all lie; 0 of none."""
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0

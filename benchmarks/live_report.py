@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.http_load import percentile
 from benchmarks.plots import bars, lines
 from benchmarks.report import Result, rows_of
 from benchmarks.workloads import Case, Trace
+from hams_load.traffic import percentile
 
 P99_S = 0.2
 """Times are scaled so that the P99 of a request alone is this: two cores keep up."""

@@ -20,11 +20,12 @@ import uvloop
 
 from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful
-from benchmarks.http_load import closed_loop, infer_request, percentile
+from benchmarks.http_load import closed_loop, infer_request
 from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver, rows_of
 from benchmarks.stream import record_rate
 from hams_graph import load
+from hams_load.traffic import percentile
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import Mode
 

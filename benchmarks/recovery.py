@@ -23,12 +23,12 @@ import uvloop
 from benchmarks.asking import Log, asking
 from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful, stateless
-from benchmarks.http_load import percentile
 from benchmarks.judged import complete, judged
 from benchmarks.kills import Target, aim
 from benchmarks.plots import cumulative
 from benchmarks.report import Result, add_options, deliver, ms, rows_of
 from hams_graph import load
+from hams_load.traffic import percentile
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.topology import Topology
 from hams_wire import records

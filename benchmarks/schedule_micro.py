@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.chain import machine
-from benchmarks.http_load import percentile
 from benchmarks.plots import lines
 from benchmarks.report import Result, deliver, rows_of
 from benchmarks.virtual_time import PLAN_SLICE_S, Measured, Request, known, profiles_of
 from benchmarks.workloads import CAPACITY_ROWS, CASES, ROWS_MAX, p99_s
+from hams_load.traffic import percentile
 from hams_schedule import decision
 from hams_schedule.decision import decide
 from hams_schedule.guard import Guarded

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.chain import redundant
-from benchmarks.http_load import percentile
 from benchmarks.judged import complete, judged
 from benchmarks.kills import Target, aim
 from benchmarks.paper.clients import Answers, asking
@@ -27,6 +26,7 @@ from benchmarks.paper.services import Service, Settings
 from benchmarks.paper.traces import notes, recovered
 from benchmarks.recovery import TopologyLog
 from benchmarks.report import ms
+from hams_load.traffic import percentile
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.trace import ENVIRONMENT
 

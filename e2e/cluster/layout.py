@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(__file__).resolve().parent / "tools"
 
 API_PORT = 6443
-POD_NETWORK = "198.18.0.0/16"
 SERVICE_NETWORK = "198.19.0.0/16"
 API_SERVICE = "198.19.0.1"
 DNS_SERVICE = "198.19.0.10"

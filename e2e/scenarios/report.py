@@ -1,6 +1,5 @@
 """Numbers of a scenario, printed and kept in `out/e2e/numbers.jsonl`: what the documents quote."""
 
-import itertools
 import json
 import math
 import os
@@ -9,29 +8,19 @@ import time
 
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.run import GraphRun
+from hams_operator.chaos.report import gaps_ms as gaps_around
 from hams_operator.chaos.report import slowest_ms as slowest_around
 
 FILE = ROOT / "out" / "e2e" / "numbers.jsonl"
 DEADLINE_S = 30.0
 """Of a request, `frontend.requestTimeout` of the graph: later replies count as unavailability."""
-AFTER_S = 10.0
-"""Replies this long after a fault are looked at for its gap."""
 
 
 def gaps_ms(run: GraphRun) -> list[float]:
-    """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next."""
+    """Per fault, the longest time without any reply that began soon after it, and before the next. What was
+    before the first reply and is behind the last one is no gap."""
     times = sorted(float(reply["answered"]) for reply in run.replies)
-    pairs = list(itertools.pairwise(times))
-    gaps = []
-    struck_at = [struck for struck, _ in run.faults]
-    for struck, following in itertools.zip_longest(struck_at, struck_at[1:], fillvalue=math.inf):
-        near = [
-            later - earlier
-            for earlier, later in pairs
-            if struck < later and earlier < min(struck + AFTER_S, following)
-        ]
-        gaps.append(round(1000 * max(near, default=0.0), 1))
-    return gaps
+    return gaps_around(times, [struck for struck, _ in run.faults], times[0], times[-1]) if times else []
 
 
 def slowest_ms(run: GraphRun) -> list[float]:

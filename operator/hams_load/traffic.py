@@ -10,7 +10,7 @@ while some of it is left.
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -81,7 +81,7 @@ class TrafficTally:
         return [later - earlier for earlier, later in pairwise(times)]
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: Iterable[float], share: float) -> float:
     """The value that `share` (0 to 1) of the values do not exceed; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

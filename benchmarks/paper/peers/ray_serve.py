@@ -30,7 +30,6 @@ from hams_sdk.batch import Unit
 
 DTYPES = {"FP32": "<f4", "INT64": "<i8"}
 NAMES = {"float32": "FP32", "int64": "INT64"}
-HANDLES_S = 60.0
 
 Tensors = dict[str, Any]
 

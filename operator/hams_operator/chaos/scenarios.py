@@ -126,7 +126,8 @@ def deleted(run: Run, aim: Aim, *, force: bool = False) -> None:
 
 
 def forced(run: Run, aim: Aim) -> None:
-    """F12: the same by force: mostly it still hands over. A process may outlive its pod for seconds: what it says is refused."""
+    """F12: the same by force; mostly it still hands over. A process may outlive its pod for seconds: what it
+    says is refused."""
     deleted(run, aim, force=True)
 
 
