@@ -343,11 +343,14 @@ class Profiles:
         for record in part:
             base, slope = self.times.law(record.rows)
             longest = (record.time - base) / slope if slope > 0.0 else 0.0
-            if longest > 0.0 and all(cls in self.laws for cls, _ in record.counts):
+            # Not `self.laws`: a class may have been dropped and made anew since the sweep began.
+            if longest > 0.0 and self._sweep.covers(record):
                 self._sweep.add(record, longest)
         if not self._sweep_rest:
             for cls, counts in self._sweep.counts().items():
-                self.laws[cls].inferred = counts
+                law = self.laws.get(cls)
+                if law is not None:
+                    law.inferred = counts
             self._sweep = None
 
 

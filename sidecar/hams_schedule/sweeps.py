@@ -44,8 +44,12 @@ class Sweep:
         self._exact = {cls: [0.0] * grid_cells for cls in masses}
         self._below = {cls: [0.0] * grid_cells for cls in masses}
 
+    def covers(self, record: Record) -> bool:
+        """Whether each class of a record had a law when the sweep began."""
+        return not [cls for cls, _ in record.counts if cls not in self._chances]
+
     def add(self, record: Record, longest: float) -> None:
-        """Credit a record whose longest member took `longest` seconds (stand-alone)."""
+        """Credit a record that it covers, whose longest member took `longest` seconds (stand-alone)."""
         cell = self._grid.cell(longest)
         hazards = 0.0
         for cls, count in record.counts:

@@ -198,6 +198,37 @@ def test_a_frequent_application_takes_the_place_of_a_rare_one() -> None:
     assert classes.vacated
 
 
+def handed_over(before_s: float) -> tuple[Profiles, int, int]:
+    """A profile in which an application has lost its place to "late", after many batches that took `before_s`;
+    the class of that place, and one of another application."""
+    learnt = Profiles()
+    for _ in range(60):
+        learnt.observe_alone("other", math.nan, 0.02)
+    for number in range(apps_max):
+        for _ in range(1 if number == 0 else 20):
+            learnt.classify(f"early-{number}", math.nan)
+    place, other = (learnt.classes.class_of(f"early-{number}", math.nan) for number in (0, 1))
+    for _ in range(300):
+        learnt.observe_batch([place, place], 2, before_s, 0.0)
+    learnt.settle()
+    while learnt.classes.class_of("late", math.nan) == REST:
+        learnt.classify("late", math.nan)
+    assert learnt.classes.class_of("late", math.nan) == place
+    while learnt.refresh(force=True):
+        pass
+    return learnt, place, other
+
+
+def test_a_class_that_is_made_anew_during_a_sweep_breaks_nothing() -> None:
+    learnt, place, other = handed_over(0.02)
+    for _ in range(300):
+        learnt.observe_batch([other, other], 2, 0.02, 1.0)
+    assert learnt.refresh(), "the first slice of a sweep"
+    learnt.observe_batch([place, other], 2, 0.02, 2.0)
+    learnt.settle()
+    assert place in learnt.cdfs()
+
+
 def test_a_feature_that_tells_the_time_is_cut_and_one_that_does_not_is_not() -> None:
     draw = random.Random(9)
     telling = [(feature, math.log(feature)) for feature in (draw.uniform(1, 10) for _ in range(800))]
