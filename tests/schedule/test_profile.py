@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hams_schedule.classes import REST, Classes, best_edges
-from hams_schedule.limits import apps_max, classes_max, features_max, refresh_samples
+from hams_schedule.limits import apps_max, classes_max, features_max, refresh_samples, sweep_batches
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf
 from hams_schedule.times import BatchTimes, isotonic
@@ -199,7 +199,7 @@ def test_a_frequent_application_takes_the_place_of_a_rare_one() -> None:
 
 
 def handed_over(before_s: float) -> tuple[Profiles, int, int]:
-    """A profile in which an application has lost its place to "late", after many batches that took `before_s`;
+    """A profile in which an application has lost its place to "late", after batches that took `before_s`;
     the class of that place, and one of another application."""
     learnt = Profiles()
     for _ in range(60):
@@ -227,6 +227,66 @@ def test_a_class_that_is_made_anew_during_a_sweep_breaks_nothing() -> None:
     learnt.observe_batch([place, other], 2, 0.02, 2.0)
     learnt.settle()
     assert place in learnt.cdfs()
+
+
+def test_an_application_is_not_credited_with_the_batches_of_the_one_before_in_its_place() -> None:
+    learnt, place, _ = handed_over(1.0)
+    for _ in range(60):
+        learnt.observe_batch([place], 1, 0.02, 1.0)
+    learnt.settle()
+    assert learnt.expected(((place, 1),), 1) == pytest.approx(0.02, rel=0.2)
+
+
+def test_a_bucket_is_not_credited_with_batches_from_before_it_was_cut() -> None:
+    learnt = Profiles()
+    whole = learnt.classify("", 9.0)
+    for _ in range(200):
+        learnt.observe_batch([whole, whole], 2, 0.2, 0.0)
+    for number in range(2 * features_max):
+        feature = 1.0 + 8.0 * (number % 2)
+        learnt.observe_alone("", feature, feature / 100)
+    while learnt.refresh(force=True):
+        pass
+    short, long = learnt.classes.class_of("", 1.0), learnt.classes.class_of("", 9.0)
+    assert whole == short != long
+    learnt.settle()
+    assert learnt.expected(((short, 1),), 1) == pytest.approx(0.01, rel=0.2)
+
+
+def test_what_is_expected_stays_true_where_the_grid_is_widened_before_laws_are_made_anew() -> None:
+    learnt = Profiles()
+    cls = learnt.classify("a", math.nan)
+    for _ in range(300):
+        learnt.observe_alone("a", math.nan, 0.02)
+    learnt.settle()
+    grid, revision = learnt.grid, learnt.revision
+    for _ in range(10):
+        learnt.observe_alone("a", math.nan, 4.0)
+    for _ in range(sweep_batches):
+        learnt.observe_batch([cls, cls], 2, 0.03, 1.0)
+    assert learnt.refresh(), "a sweep is due"
+    assert learnt.grid is not grid
+    assert learnt.revision > revision
+    assert learnt.expected(((cls, 1),), 1) < 0.2, "310 samples, ten of them of 4 s: 0.15 in the mean"
+
+
+def test_a_grid_that_is_widened_during_a_sweep_begins_it_again_and_it_ends() -> None:
+    learnt = Profiles()
+    cls = learnt.classify("a", math.nan)
+    for _ in range(60):
+        learnt.observe_alone("a", math.nan, 0.02)
+    for _ in range(300):
+        learnt.observe_batch([cls, cls], 2, 0.03, 1.0)
+    learnt.settle()
+    for _ in range(sweep_batches):
+        learnt.observe_batch([cls, cls], 2, 0.03, 1.0)
+    assert learnt.refresh(), "the first slice of a sweep"
+    for _ in range(10):
+        learnt.observe_alone("a", math.nan, 4.0)
+    slices = 0
+    while learnt.refresh():
+        slices += 1
+        assert slices < 20
 
 
 def test_a_feature_that_tells_the_time_is_cut_and_one_that_does_not_is_not() -> None:
