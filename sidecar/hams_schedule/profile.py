@@ -121,11 +121,15 @@ class Profiles:
         self.observe_feature(app, feature, time)
         self._sample(self.classes.class_of(app, feature), time)
 
-    def observe_feature(self, app: str, feature: float, time: float) -> None:
-        """A request of this feature took `time` seconds alone: features are cut by such pairs. Its time is
-        counted elsewhere."""
-        if 0.0 < time < time_max_s:
-            self.classes.sample(app, feature, time)
+    def observe_feature(self, app: str, feature: float, time: float, rows: int = 1) -> None:
+        """A request of this feature and of `rows` rows took `time` seconds in a batch of its own: features
+        are cut by such pairs. Its time is counted elsewhere; of a size that is not known it says nothing."""
+        base, slope = self.times.law(rows)
+        if not (slope > 0.0 and self.times.known(rows)):
+            return
+        alone = (time - base) / slope
+        if 0.0 < alone < time_max_s:
+            self.classes.sample(app, feature, alone)
 
     def observe_batch(
         self, members: list[int], rows: int, time: float, now: float, weight: float = 1.0

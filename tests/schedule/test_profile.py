@@ -353,7 +353,7 @@ def test_the_fit_of_sizes_finds_the_law_of_a_model() -> None:
         base, slope = times.law(rows)
         assert base + slope * 0.06 == pytest.approx((0.75 + 0.25 * rows) * 0.06 + 0.002, rel=0.03)
         assert times.known(rows)
-    assert times.law(1) == (0.0, 1.0)
+    assert times.law(1) == times.law(0) == BatchTimes().law(0) == (0.0, 1.0)
     assert not times.known(32)
     base, slope = times.law(32)
     assert base + slope * 0.06 > (0.75 + 0.25 * 32) * 0.06, "what is unknown is taken to be longer"
