@@ -202,7 +202,7 @@ class Profiles:
         self._drop(self.classes.vacated | {app.slot for app in cut})
         self.classes.vacated.clear()
         for app in cut:
-            for feature, log_time in app.samples:
+            for feature, log_time in app.samples.pairs():
                 cls = self.classes.class_of(_name_of(self.classes, app.slot), feature)
                 self._count(cls, math.exp(log_time))
         self._cdfs = self._laws()

@@ -1,13 +1,22 @@
 """What profiles learn, forget, notice and refuse."""
 
+import gc
 import math
 import random
 import sys
+from types import FunctionType, ModuleType
 
 import pytest
 
 from hams_schedule.classes import REST, Classes, best_edges
-from hams_schedule.limits import apps_max, classes_max, features_max, refresh_samples, sweep_batches
+from hams_schedule.limits import (
+    apps_max,
+    classes_max,
+    features_max,
+    records_max,
+    refresh_samples,
+    sweep_batches,
+)
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf
 from hams_schedule.times import BatchTimes, isotonic
@@ -326,19 +335,16 @@ def test_a_feature_is_cut_as_soon_as_two_buckets_have_samples() -> None:
     assert learnt.classes.class_of("", 1.2) != learnt.classes.class_of("", 9.8)
 
 
-def size_of(value: object, seen: set[int]) -> int:
-    """Bytes of a value and all it holds."""
-    if id(value) in seen:
-        return 0
-    seen.add(id(value))
-    total = sys.getsizeof(value)
-    if isinstance(value, dict):
-        total += sum(size_of(key, seen) + size_of(item, seen) for key, item in value.items())
-    elif isinstance(value, list | tuple | set) or type(value).__name__ == "deque":
-        total += sum(size_of(item, seen) for item in value)  # type: ignore[attr-defined,misc]
-    for name in getattr(type(value), "__slots__", ()):
-        total += size_of(getattr(value, name, None), seen)
-    return total + (size_of(vars(value), seen) if hasattr(value, "__dict__") else 0)
+def size_of(value: object) -> int:
+    """Bytes of a value and all it holds, whatever it is made of: slots, attributes, machine code."""
+    seen: dict[int, object] = {}
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if id(item) not in seen and not isinstance(item, type | ModuleType | FunctionType):
+            seen[id(item)] = item
+            waiting += gc.get_referents(item)
+    return sum(map(sys.getsizeof, seen.values()))
 
 
 def test_the_fit_of_sizes_finds_the_law_of_a_model() -> None:
@@ -374,8 +380,33 @@ def test_pooling_makes_a_sequence_ascend() -> None:
     assert isotonic([3.0, 2.0, 1.0], [1.0, 1.0, 2.0]) == pytest.approx([1.75] * 3)
 
 
-def test_a_profile_is_small() -> None:
-    """`Profiles` is at most 256 KiB beside the newest batches, whose number is bounded."""
-    learnt = from_batches(8, 0.1, 2_000, 1)
-    learnt.records.clear()
-    assert size_of(learnt, set()) < 256 * 1024
+def test_a_profile_of_two_applications_is_small() -> None:
+    """With as many batches as it holds, none of them of one class alone."""
+    learnt, draw = from_batches(8, 0.1, 1_000, 1), random.Random(5)
+    a, b = (learnt.classes.class_of(app, math.nan) for app in "ab")
+    for number in range(records_max):
+        half = 1 + number % 4
+        longest = max([draw.gauss(0.060, 0.010) for _ in range(half)])
+        learnt.observe_batch([a, b] * half, 2 * half, time_of(longest, 2 * half), 40.0 + number)
+    learnt.settle()
+    assert len(learnt.records) == records_max
+    assert 100 * 1024 < size_of(learnt) < 256 * 1024
+
+
+def test_a_profile_of_as_many_applications_and_features_as_there_may_be_is_bounded() -> None:
+    learnt = Profiles()
+    draw = random.Random(3)
+    for _ in range(features_max):
+        for number in range(apps_max):
+            feature = draw.uniform(1, 10)
+            learnt.classify(f"application-{number}", feature)
+            learnt.observe_alone(f"application-{number}", feature, feature * draw.lognormvariate(-5, 0.1))
+    learnt.settle()
+    for _ in range(records_max):
+        names = [f"application-{draw.randrange(apps_max)}" for _ in range(8)]
+        members = [learnt.classes.class_of(name, draw.uniform(1, 10)) for name in names]
+        learnt.observe_batch(members, 8, draw.uniform(0.05, 0.5), 0.0)
+    learnt.settle()
+    assert len(learnt.records) == records_max
+    assert len(learnt.laws) == classes_max - 1
+    assert 512 * 1024 < size_of(learnt) < 1024 * 1024
