@@ -396,7 +396,8 @@ class BatchSection:
     max_delay_s: float = field_of(
         Duration(0.0, batch_delay_max_s),
         default=0.002,
-        about="how long a unit waits for company; 0 takes what is queued",
+        about="how long a unit waits for company; 0 takes what is queued; under Distribution the most that "
+        "the model idles for it, where that is worth it; Deadline does not wait",
     )
     policy: SchedulePolicy = field_of(
         OneOf(SchedulePolicy),
@@ -421,7 +422,8 @@ class BatchSection:
             128,
         ),
         default="none",
-        about="Distribution only: a number that tells how long a request takes",
+        about="Distribution only: a number that tells how long a request takes, learnt from those that make "
+        "a batch of their own; rows: its rows, where they tell more than those of its batch",
     )
     memory_s: float = field_of(
         Duration(0.0, profile_memory_max_s),

@@ -6,8 +6,8 @@ with the number of application ids that clients send.
 """
 
 import math
+from array import array
 from bisect import bisect_right
-from collections import deque
 from typing import Final
 
 from hams_schedule.limits import (
@@ -30,6 +30,27 @@ CROWDED_OUT: Final = 2
 """A candidate takes the place of a learnt application that is asked for so many times less."""
 
 
+class FeatureSamples:
+    """The newest `features_max` samples: a feature, and the logarithm of a stand-alone time."""
+
+    __slots__ = ("_features", "_log_times")
+
+    def __init__(self) -> None:
+        self._features = array("d")
+        self._log_times = array("d")
+
+    def add(self, feature: float, log_time: float) -> None:
+        """Take one in; the oldest leaves."""
+        if len(self._features) == features_max:
+            del self._features[0], self._log_times[0]
+        self._features.append(feature)
+        self._log_times.append(log_time)
+
+    def pairs(self) -> list[tuple[float, float]]:
+        """All of them, the oldest first."""
+        return list(zip(self._features, self._log_times, strict=True))
+
+
 class App:
     """A learnt application: where its features are cut."""
 
@@ -39,7 +60,7 @@ class App:
         self.slot = slot
         self.asked = 0
         self.edges: list[float] = []
-        self.samples: deque[tuple[float, float]] = deque(maxlen=features_max)
+        self.samples = FeatureSamples()
 
 
 class Classes:
@@ -91,7 +112,7 @@ class Classes:
         """A stand-alone time of a request (seconds), from which buckets are cut."""
         learnt = self.apps.get(app)
         if learnt is not None and math.isfinite(feature):
-            learnt.samples.append((feature, math.log(time)))
+            learnt.samples.add(feature, math.log(time))
             self._samples += 1
 
     def review(self) -> list[App]:
@@ -104,7 +125,7 @@ class Classes:
         changed: list[App] = []
         room = classes_max - 1 - sum(len(app.edges) + 1 for app in self.apps.values())
         for app in sorted(self.apps.values(), key=_asked, reverse=True):
-            edges = best_edges(list(app.samples), app.edges, room + len(app.edges))
+            edges = best_edges(app.samples.pairs(), app.edges, room + len(app.edges))
             if len(edges) != len(app.edges):
                 room -= len(edges) - len(app.edges)
                 app.edges = edges

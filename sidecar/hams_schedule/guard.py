@@ -167,7 +167,8 @@ class Round:
         self._arrivals = arrivals
         self._profiles = profiles
         self._alone = alone_times(arrivals, profiles, seed)
-        self._count = len(arrivals)
+        # Those of this moment: all policies are judged by the same ones.
+        self._weights = [profiles.weights.get(arrival.cls, 1.0) for arrival in arrivals]
         self._replays: dict[str, Replay] = {}
         self._left = list(factories)
         self._open: Replay | None = None
@@ -189,15 +190,19 @@ class Round:
         return True
 
     def winner(self, serving: str, errors: float) -> str:
-        """The policy that finished more in time than the serving one, by so many standard errors; that one if
-        there is none."""
+        """The policy whose answers in time are worth more than those of the serving one, by so many standard
+        errors; that one if there is none. An answer weighs what missing one of its class costs."""
         best, most = serving, 0.0
-        ours = self._replays[serving].on_time
+        ours, count = self._replays[serving].on_time, len(self._weights)
         for name, replay in self._replays.items():
-            gains = [replay.on_time.get(place, 0.0) - ours.get(place, 0.0) for place in range(self._count)]
-            mean = sum(gains) / self._count
-            sd = math.sqrt(sum([(gain - mean) ** 2 for gain in gains]) / self._count)
-            if mean > most and mean > errors * sd / math.sqrt(self._count):
+            theirs = replay.on_time
+            gains = [
+                weight * (theirs.get(place, 0.0) - ours.get(place, 0.0))
+                for place, weight in enumerate(self._weights)
+            ]
+            mean = sum(gains) / count
+            sd = math.sqrt(sum([(gain - mean) ** 2 for gain in gains]) / count)
+            if mean > most and mean > errors * sd / math.sqrt(count):
                 best, most = name, mean
         return best
 

@@ -76,6 +76,10 @@ rows_max = 65_536
 sizes_max = 64
 """Largest batch for which a size of its own is fitted; larger ones are extrapolated."""
 
+table_rows_max = 2 * sizes_max
+"""Rows up to which tables tell what batches take, and simple policies are told. Nothing is known beyond
+`sizes_max`, and no trial has more than twice the rows that are known. So they are small for any `maxRows`."""
+
 plan_units_max = 200
 """Units that a plan looks at: the earliest that can still be in time. The rest is judged by the rate rule."""
 

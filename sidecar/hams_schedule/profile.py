@@ -121,11 +121,15 @@ class Profiles:
         self.observe_feature(app, feature, time)
         self._sample(self.classes.class_of(app, feature), time)
 
-    def observe_feature(self, app: str, feature: float, time: float) -> None:
-        """A request of this feature took `time` seconds alone: features are cut by such pairs. Its time is
-        counted elsewhere."""
-        if 0.0 < time < time_max_s:
-            self.classes.sample(app, feature, time)
+    def observe_feature(self, app: str, feature: float, time: float, rows: int = 1) -> None:
+        """A request of this feature and of `rows` rows took `time` seconds in a batch of its own: features
+        are cut by such pairs. Its time is counted elsewhere; of a size that is not known it says nothing."""
+        base, slope = self.times.law(rows)
+        if not (slope > 0.0 and self.times.known(rows)):
+            return
+        alone = (time - base) / slope
+        if 0.0 < alone < time_max_s:
+            self.classes.sample(app, feature, alone)
 
     def observe_batch(
         self, members: list[int], rows: int, time: float, now: float, weight: float = 1.0
@@ -180,11 +184,12 @@ class Profiles:
         return maximum([self._cdfs.get(cls, everything) for cls, _ in counts], [count for _, count in counts])
 
     def cdfs(self) -> dict[int, Cdf]:
-        """The law of each class as of the last `refresh`; of `REST` always, if there is any."""
+        """The law of each class on the present grid, as of the last `refresh`; of `REST` always, if there is
+        any."""
         return self._cdfs
 
     def refresh(self, force: bool = False) -> bool:
-        """Do what learning is due, a slice of it; whether there is more. Laws change only in here."""
+        """Do what learning is due, a slice of it; whether there is more."""
         if self._sweep is not None or self._sweeps_due:
             self._sweep_on()
             return True
@@ -193,12 +198,11 @@ class Profiles:
             return False
         self._fresh = 0
         self._open_grid()
-        for slot in self.classes.vacated:
-            self._drop(slot)
+        cut = self.classes.review()
+        self._drop(self.classes.vacated | {app.slot for app in cut})
         self.classes.vacated.clear()
-        for app in self.classes.review():
-            self._drop(app.slot)
-            for feature, log_time in app.samples:
+        for app in cut:
+            for feature, log_time in app.samples.pairs():
                 cls = self.classes.class_of(_name_of(self.classes, app.slot), feature)
                 self._count(cls, math.exp(log_time))
         self._cdfs = self._laws()
@@ -212,10 +216,25 @@ class Profiles:
         while self.refresh(force=True):
             pass
 
-    def _drop(self, slot: int) -> None:
-        """Forget the laws of an application: others have its classes now, or they are cut elsewhere."""
-        for cls in self.classes.parent(slot * buckets_max):
+    def _drop(self, slots: set[int]) -> None:
+        """Forget what is known of the classes of applications: others have these classes now, or they are cut
+        elsewhere. Batches go with the laws, or the next sweep would credit whoever has the class now."""
+        if not slots:
+            return
+        classes = {cls for slot in slots for cls in self.classes.parent(slot * buckets_max)}
+        for cls in classes:
             self.laws.pop(cls, None)
+        rest = [record for record in self.records if not [cls for cls, _ in record.counts if cls in classes]]
+        self.records.clear()
+        self.records.extend(rest)
+        self._outside = [sample for sample in self._outside if sample[0] not in classes]
+        self._begin_sweep_again()
+
+    def _begin_sweep_again(self) -> None:
+        """What a sweep under way reads has changed."""
+        if self._sweep is not None:
+            self._sweep, self._sweep_rest = None, []
+            self._sweeps_due += 1
 
     def _sample(self, cls: int, time: float, weight: float = 1.0) -> None:
         if weight == 1.0:
@@ -247,7 +266,8 @@ class Profiles:
             self._outside.append((cls, time, weight))  # until the grid is wider
 
     def _open_grid(self) -> None:
-        """Make the first grid from the early samples, or another when too many fall outside."""
+        """Make the first grid from the early samples, or another when too many fall outside: laws are those
+        of the present grid at any time."""
         grid = self.grid
         if grid is None:
             times = sorted([time for _, time, _ in self._early] or [record.time for record in self.records])
@@ -265,10 +285,12 @@ class Profiles:
             for law in self.laws.values():
                 law.move(wider, grid)
             self.grid = wider
-            self._sweep, self._sweep_rest = None, []
+            self._begin_sweep_again()
             outside, self._outside, self._counts = self._outside, [], 0
             for cls, time, weight in outside:
                 self._count(cls, time, weight)
+            self._cdfs = self._laws()  # those of the old cells are wrong by the ratio of the grids
+            self.revision += 1
 
     def _laws(self) -> dict[int, Cdf]:
         """The law of each class, borrowing from its application and from everything where samples are few."""
@@ -343,11 +365,14 @@ class Profiles:
         for record in part:
             base, slope = self.times.law(record.rows)
             longest = (record.time - base) / slope if slope > 0.0 else 0.0
-            if longest > 0.0 and all(cls in self.laws for cls, _ in record.counts):
+            # Not `self.laws`: a class may have been dropped and made anew since the sweep began.
+            if longest > 0.0 and self._sweep.covers(record):
                 self._sweep.add(record, longest)
         if not self._sweep_rest:
             for cls, counts in self._sweep.counts().items():
-                self.laws[cls].inferred = counts
+                law = self.laws.get(cls)
+                if law is not None:
+                    law.inferred = counts
             self._sweep = None
 
 

@@ -8,9 +8,10 @@ from typing import Final
 
 from hams_schedule.classes import REST
 from hams_schedule.guard import Guarded, Pace, Shadow
+from hams_schedule.limits import table_rows_max
 from hams_schedule.policies.base import Policy
 from hams_schedule.policies.clipper import Clipper
-from hams_schedule.policies.deadline import Deadline
+from hams_schedule.policies.deadline import Deadline, told_apart
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
@@ -18,6 +19,7 @@ from hams_schedule.policies.nexus import Nexus
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import U
 from hams_schedule.steps import AT_ONCE, Steps
+from hams_schedule.tables import SIZES
 
 QUANTILES: Final = 16
 """Times of a size that stand for its law."""
@@ -79,24 +81,36 @@ def _add_simple(
 def _deadline(max_rows: int, shed: bool, profiles: Profiles) -> Deadline[U]:
     """`Deadline` with the times that the profile knows by now."""
     policy: Deadline[U] = Deadline(max_rows, shed, profiles.prior_p99_s, profiles.rest)
-    for rows, times in enumerate(size_times(profiles, max_rows), 1):
-        for time in times:
-            policy.times.observe(rows, time)
+    largest = told_apart(min(max_rows, table_rows_max))
+    for size in (*SIZES, table_rows_max):
+        for time in times_of(profiles, size) if size <= largest else ():
+            policy.times.observe(size, time)
     return policy
 
 
 def size_times(profiles: Profiles, max_rows: int) -> list[list[float]]:
-    """Times of batches of 1 .. `max_rows` rows of the mixture of all classes, at evenly spaced quantiles."""
+    """Times of batches of 1 .. `max_rows` rows, `table_rows_max` at most: those of `SIZES` and of the largest
+    as `times_of` says, interpolated in between. A call of `plan` makes a policy ready, so this has to be
+    short."""
+    most = min(max_rows, table_rows_max)
+    result: list[list[float]] = []
+    for size in [*[size for size in SIZES if size < most], most]:
+        times, last = times_of(profiles, size), len(result)
+        before = result[-1] if result else times
+        for rows in range(last + 1, size + 1):
+            part = (rows - last) / (size - last)
+            result.append([low + part * (high - low) for low, high in zip(before, times, strict=True)])
+    return result
+
+
+def times_of(profiles: Profiles, rows: int) -> list[float]:
+    """Times of a batch of `rows` rows of the mixture of all classes, at evenly spaced quantiles; one guess
+    before anything is known."""
     grid, cdfs = profiles.grid, profiles.cdfs()
     if grid is None or not cdfs:
-        return [[max(profiles.prior_p99_s, profiles.longest_s, 1e-3)] for _ in range(max_rows)]
-    result: list[list[float]] = []
-    for rows in range(1, max_rows + 1):
-        base, slope = profiles.times.law(rows)
-        result.append(
-            [
-                base + slope * grid.quantile(cdfs[REST], ((n + 0.5) / QUANTILES) ** (1.0 / rows))
-                for n in range(QUANTILES)
-            ]
-        )
-    return result
+        return [max(profiles.prior_p99_s, profiles.longest_s, 1e-3)]
+    base, slope = profiles.times.law(rows)
+    return [
+        base + slope * grid.quantile(cdfs[REST], ((n + 0.5) / QUANTILES) ** (1.0 / rows))
+        for n in range(QUANTILES)
+    ]

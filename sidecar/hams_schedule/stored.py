@@ -2,7 +2,7 @@
 most.
 
 What is read comes from outside: torn, foreign, huge or hostile bytes are refused with `ProfileRefused`, and
-nothing of them is believed. Loss is harmless; the last writer wins.
+nothing of them is believed. Loss is harmless.
 """
 
 import json

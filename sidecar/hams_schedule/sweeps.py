@@ -4,6 +4,7 @@ Expectation-maximisation in sweeps over the newest records. A running update wit
 good: a class would never get back what it was credited with before its law was known.
 """
 
+from array import array
 from typing import Final
 
 from hams_schedule.limits import grid_cells
@@ -14,18 +15,28 @@ PRIOR: Final = 0.2
 
 
 class Record:
-    """A batch that has run: `counts` units of each class, `rows` together, in `time` seconds."""
+    """A batch that has run: `counts` units of each class, `rows` together, in `time` seconds.
 
-    __slots__ = ("at", "counts", "rows", "time", "weight")
+    Profiles hold a thousand of them, so counts are packed: as tuples they are more than half of it all.
+    """
+
+    __slots__ = ("_counts", "at", "rows", "time", "weight")
 
     def __init__(
         self, counts: tuple[tuple[int, int], ...], rows: int, time: float, weight: float, at: float
     ) -> None:
-        self.counts = counts
+        self._counts = array("I", [number for pair in counts for number in pair]).tobytes()
         self.rows = rows
         self.time = time
         self.weight = weight
         self.at = at
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Each class in the batch, and how many units of it."""
+        flat = array("I")
+        flat.frombytes(self._counts)
+        return tuple([(flat[at], flat[at + 1]) for at in range(0, len(flat), 2)])
 
 
 class Sweep:
@@ -44,13 +55,17 @@ class Sweep:
         self._exact = {cls: [0.0] * grid_cells for cls in masses}
         self._below = {cls: [0.0] * grid_cells for cls in masses}
 
+    def covers(self, record: Record) -> bool:
+        """Whether each class of a record had a law when the sweep began."""
+        return not [cls for cls, _ in record.counts if cls not in self._chances]
+
     def add(self, record: Record, longest: float) -> None:
-        """Credit a record whose longest member took `longest` seconds (stand-alone)."""
-        cell = self._grid.cell(longest)
+        """Credit a record that it covers, whose longest member took `longest` seconds (stand-alone)."""
+        cell, members = self._grid.cell(longest), record.counts
         hazards = 0.0
-        for cls, count in record.counts:
+        for cls, count in members:
             hazards += count * self._densities[cls][cell] / self._chances[cls][cell]
-        for cls, count in record.counts:
+        for cls, count in members:
             was_longest = self._densities[cls][cell] / self._chances[cls][cell] / hazards
             amount = record.weight * count
             self._exact[cls][cell] += amount * was_longest

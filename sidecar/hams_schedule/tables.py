@@ -9,7 +9,7 @@ from bisect import bisect_left
 from typing import Final
 
 from hams_schedule.classes import REST
-from hams_schedule.limits import grid_cells, law_steps, laws_cached_max
+from hams_schedule.limits import grid_cells, law_steps, laws_cached_max, table_rows_max
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf, Grid, power
 
@@ -46,13 +46,15 @@ class Law:
 
 
 class TimeTables:
-    """All of it for one revision of a profile, for batches of up to `max_rows`."""
+    """All of it for one revision of a profile, for batches of up to `max_rows`: what the operator allows, or
+    `table_rows_max` if that is less. No larger batch is `known`."""
 
     def __init__(self, profiles: Profiles, max_rows: int) -> None:
         grid = profiles.grid
         assert grid is not None
         cdfs = profiles.cdfs()
         self.grid = grid
+        max_rows = min(max_rows, table_rows_max)
         self.max_rows = max_rows
         self.revision = profiles.revision
         self.sizes = [size for size in SIZES if size < max_rows] + [max_rows]

@@ -98,7 +98,7 @@ class BatchTimes:
         """`a_k` (seconds) and `s_k` for k = `rows`."""
         at = bisect_left(self._sizes, rows)
         if at < len(self._sizes):
-            if self._sizes[at] == rows:
+            if self._sizes[at] == rows or at == 0:  # a batch without rows takes what one of one row does
                 return self._bases[at], self._slopes[at]
             share = (rows - self._sizes[at - 1]) / (self._sizes[at] - self._sizes[at - 1])
             base = self._bases[at - 1] + share * (self._bases[at] - self._bases[at - 1])

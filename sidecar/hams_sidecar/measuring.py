@@ -107,8 +107,8 @@ class Learnt:
         kinds = [kind_of(self.operator.batch, dict(unit.meta.parameters), rows_of(unit)) for unit in units]
         rows = sum(map(rows_of, units))
         classes = [profiles.classify(app, feature) for app, feature in kinds]
-        if len(units) == 1 and rows == 1:
-            profiles.observe_feature(*kinds[0], seconds)
+        if len(units) == 1:
+            profiles.observe_feature(*kinds[0], seconds, rows)
         profiles.observe_batch(classes, rows, seconds, self._clock())
         self._batches += 1
         if self._batches % REFRESH == 0:

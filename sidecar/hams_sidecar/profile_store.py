@@ -1,11 +1,13 @@
 """What an operator's instances have learnt of its times, in etcd: whoever serves writes it now and then,
 whoever has learnt nothing yet reads it. So it outlives restarts and failovers.
 
-One key per operator, `profile_bytes_max` at most, the last writer wins. It is a hint: a policy may forget all
-of it at any time and serves on. So no compare-and-swap guards it, and it decides nothing between instances.
-What is read may be of anybody: bytes that are no profile are refused with a line in the log. An empty value
-is a person's word that all instances shall forget, and a profile behind `PROFILE_GIVEN` one that all shall
-know it in place of what they have learnt.
+One key per operator, `profile_bytes_max` at most. It is a hint: a policy may forget all of it at any time and
+serves on, so it decides nothing between instances. What is read may be of anybody: bytes that are no profile
+are refused with a line in the log. An empty value is a person's word that all instances shall forget, and a
+profile behind `PROFILE_GIVEN` one that all shall know it in place of what they have learnt.
+
+Invariant: an instance overwrites only what it has seen and heeded. So no write in flight undoes the word of a
+person, whose own writes are unconditional.
 """
 
 import asyncio
@@ -22,8 +24,8 @@ from hams_schedule.profile import Profiles
 from hams_schedule.stored import ProfileRefused, load, merge, packed, parts_of
 from hams_sidecar import limits
 from hams_wire import records
-from hams_wire.coordination.port import Coordination
-from hams_wire.errors import CoordinationError
+from hams_wire.coordination.port import ABSENT, Coordination
+from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.node import Node
 from hams_wire.scheduling import PolicyQueue
 
@@ -38,8 +40,10 @@ class ProfileStore:
         self._operator = operator.name
         self._identity = identity_of(operator)
         self._stored: bytes | None = None
-        self._given = False
-        """A person has given what is stored, and it was not read since."""
+        self._revision = ABSENT
+        """That of the newest change of the key that was seen."""
+        self._given: bytes | None = None
+        """What a person has given, until it is read: what others store meanwhile does not hide it."""
         self._news = asyncio.Event()
         self._profiles: Profiles | None = None
         self._adopted = 0
@@ -59,22 +63,33 @@ class ProfileStore:
         queue = _queue_of(node)
         self._profiles = queue.profiles if queue is not None else None
         self._adopted, self._written = 0, (0, 0)
-        learnt = self._decoded(self._stored)
+        given, self._given = self._given, None
+        learnt = self._decoded(self._stored if given is None else given)
         if learnt is not None and self._profiles is not None:
             self._adopt(learnt, self._profiles)
 
-    def on_key_changed(self, name: str, value: bytes | None) -> None:
-        """A key of the graph, as it is or as it has become."""
-        if name != f"{records.PROFILES}{self._operator}" or value is None:
+    def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
+        """A key of the graph, as it is or as it has become, and the revision of that change."""
+        if name != f"{records.PROFILES}{self._operator}":
+            return
+        if value is None:
+            self._revision = ABSENT
             return
         # A restored etcd reports again what a person gave before: that says nothing of what was learnt since.
-        self._given = value.startswith(records.PROFILE_GIVEN) and value != self._stored
-        self._stored = value
-        if self._profiles is not None and value == records.PROFILE_FORGOTTEN:
+        again = value == self._stored and revision <= self._revision
+        self._stored, self._revision = value, revision
+        if value.startswith(records.PROFILE_GIVEN) and not again:
+            self._given = value
+        elif value == records.PROFILE_FORGOTTEN:
+            self._given = None
+            self._forget()
+        self._news.set()
+
+    def _forget(self) -> None:
+        if self._profiles is not None:
             log.info("what was learnt of the times of %s is forgotten, as a person has said", self._operator)
             self._profiles.forget()
             self._adopted, self._written = 0, (0, 0)
-        self._news.set()
 
     async def run(self, now: Callable[[], Node | None], every_s: float = limits.profile_report_s) -> None:
         """Write what the serving instance has learnt, and read what others have while this one has learnt
@@ -94,11 +109,13 @@ class ProfileStore:
     async def _read_news(self) -> None:
         """Know what is stored now, where a person gave it or this instance has learnt nothing itself."""
         profiles = self._profiles
-        given, self._given = self._given, False
-        if profiles is None or not (given or self._is_ignorant(profiles)):
+        given, self._given = self._given, None
+        if profiles is None or (given is None and not self._is_ignorant(profiles)):
             return
-        learnt = await asyncio.to_thread(self._decoded, self._stored)
-        if learnt is not None and profiles is self._profiles and (given or self._is_ignorant(profiles)):
+        learnt = await asyncio.to_thread(self._decoded, self._stored if given is None else given)
+        if learnt is None or profiles is not self._profiles or self._stored == records.PROFILE_FORGOTTEN:
+            return
+        if given is not None or self._is_ignorant(profiles):
             self._adopt(learnt, profiles)
 
     def _is_ignorant(self, profiles: Profiles) -> bool:
@@ -127,12 +144,17 @@ class ProfileStore:
         profiles = self._profiles
         if profiles is None or self._is_ignorant(profiles) or not self._has_changed(profiles):
             return
-        written = profiles.samples, profiles.resets
-        parts = parts_of(profiles, self._identity)  # of one moment; it goes on learning meanwhile
+        if self._news.is_set():
+            return  # a person's word may be among what is not read yet
+        # All of one moment: it goes on learning meanwhile, and a person may say something.
+        written, revision = (profiles.samples, profiles.resets), self._revision
+        parts = parts_of(profiles, self._identity)
         data = await asyncio.to_thread(packed, parts)
         try:
-            await node.tell(records.profile_key(self._uid, self._operator), data)
+            await node.swap(records.profile_key(self._uid, self._operator), revision, data)
             self._written = written
+        except NotApplied:
+            return  # the watch tells what is there instead; what was learnt is stored over that
         except CoordinationError as error:
             log.info("what was learnt of the times of %s is stored later: %s", self._operator, error)
 

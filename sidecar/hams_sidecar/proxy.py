@@ -301,7 +301,7 @@ class Proxy(Sidecar):
     def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         """See `Owner`."""
         super().on_key_changed(name, value, revision)
-        self._times.on_key_changed(name, value)
+        self._times.on_key_changed(name, value, revision)
 
     async def answer(self, visit: Visit) -> None:
         """See `Owner`."""

@@ -171,8 +171,8 @@ class PolicyQueue:
                 self.late_runs += 1
             self._left(unit, now)
         weighed = WeighedTiming(timing.compute_s, timing.total_s, timing.ok, self._weight())
-        if self._classifies and weighed.ok and weighed.weight == 1.0 and len(units) == 1 == units[0].rows:
-            self.profiles.observe_feature(*self._kind(units[0]), measured_s(weighed))
+        if self._classifies and weighed.ok and weighed.weight == 1.0 and len(units) == 1:
+            self.profiles.observe_feature(*self._kind(units[0]), measured_s(weighed), units[0].rows)
         if self._forecast is not None and units and weighed.weight > 0.0:
             self.calibration.add(self._forecast, units, weighed, measured_s(weighed), now)
         self._forecast, self._forecast_due = None, False

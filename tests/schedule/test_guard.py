@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hams_schedule.guard import Guarded, Pace, Shadow
+from hams_schedule.guard import Arrival, Guarded, Pace, Round, Shadow
 from hams_schedule.pending import Span
 from hams_schedule.policies.base import Policy
 from hams_schedule.policies.distribution import Distribution
@@ -99,6 +99,48 @@ def test_a_good_policy_is_left_alone() -> None:
     serve(policy, traffic(40.0, 30.0, learnt), lambda batch: [])
     assert policy.name == "distribution"
     assert policy.switches == 0
+
+
+def overload(learnt: Profiles, seconds: float, per_s: float) -> list[tuple[float, Work]]:
+    """More than can be served, one request in ten a long one."""
+    draw = random.Random(1)
+    classes = {app: learnt.classes.class_of(app, math.nan) for app in ("short", "long")}
+    arrivals, now = [], 0.0
+    while now < seconds:
+        now += draw.expovariate(per_s)
+        app, mean = ("long", LONG_S) if draw.random() < 0.1 else ("short", SHORT_S)
+        alone = draw.gauss(mean, mean / 10)
+        arrivals.append((now, Work(due=now + BUDGET_S, cls=classes[app], alone=alone)))
+    return arrivals
+
+
+def test_a_round_is_won_by_what_answers_are_worth_not_by_their_number() -> None:
+    learnt = profiles()
+    long = learnt.classes.class_of("long", math.nan)
+    arrivals = [Arrival(at, unit.due - at, unit.cls, 1) for at, unit in overload(learnt, 2.5, 100.0)]
+    learnt.weights[long] = 20.0
+    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt)
+    judged = Round(policy._shadows, arrivals, learnt, 1)
+    while judged.step(1_000):
+        pass
+    answered = {name: replay.on_time for name, replay in judged._replays.items()}
+    longs = {
+        name: len([place for place in places if arrivals[place].cls == long])
+        for name, places in answered.items()
+    }
+    assert len(answered["deadline"]) > len(answered["distribution"])
+    assert longs["deadline"] < longs["distribution"]
+    assert judged.winner("distribution", 1.5) == "distribution"
+    assert judged.winner("deadline", 1.5) == "distribution"
+
+
+def test_the_guard_leaves_a_policy_alone_that_answers_fewer_requests_but_the_costly_ones() -> None:
+    learnt = profiles()
+    learnt.weights[learnt.classes.class_of("long", math.nan)] = 20.0
+    policy: Guarded[Work] = guarded(MAX_ROWS, True, learnt)
+    serve(policy, overload(learnt, 22.0, 100.0), lambda batch: [])
+    assert len(policy._winners) == 4
+    assert (policy.name, policy.switches) == ("distribution", 0)
 
 
 def test_replays_teach_nothing() -> None:

@@ -1,13 +1,22 @@
 """What profiles learn, forget, notice and refuse."""
 
+import gc
 import math
 import random
 import sys
+from types import FunctionType, ModuleType
 
 import pytest
 
 from hams_schedule.classes import REST, Classes, best_edges
-from hams_schedule.limits import apps_max, classes_max, features_max, refresh_samples
+from hams_schedule.limits import (
+    apps_max,
+    classes_max,
+    features_max,
+    records_max,
+    refresh_samples,
+    sweep_batches,
+)
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf
 from hams_schedule.times import BatchTimes, isotonic
@@ -198,6 +207,97 @@ def test_a_frequent_application_takes_the_place_of_a_rare_one() -> None:
     assert classes.vacated
 
 
+def handed_over(before_s: float) -> tuple[Profiles, int, int]:
+    """A profile in which an application has lost its place to "late", after batches that took `before_s`;
+    the class of that place, and one of another application."""
+    learnt = Profiles()
+    for _ in range(60):
+        learnt.observe_alone("other", math.nan, 0.02)
+    for number in range(apps_max):
+        for _ in range(1 if number == 0 else 20):
+            learnt.classify(f"early-{number}", math.nan)
+    place, other = (learnt.classes.class_of(f"early-{number}", math.nan) for number in (0, 1))
+    for _ in range(300):
+        learnt.observe_batch([place, place], 2, before_s, 0.0)
+    learnt.settle()
+    while learnt.classes.class_of("late", math.nan) == REST:
+        learnt.classify("late", math.nan)
+    assert learnt.classes.class_of("late", math.nan) == place
+    while learnt.refresh(force=True):
+        pass
+    return learnt, place, other
+
+
+def test_a_class_that_is_made_anew_during_a_sweep_breaks_nothing() -> None:
+    learnt, place, other = handed_over(0.02)
+    for _ in range(300):
+        learnt.observe_batch([other, other], 2, 0.02, 1.0)
+    assert learnt.refresh(), "the first slice of a sweep"
+    learnt.observe_batch([place, other], 2, 0.02, 2.0)
+    learnt.settle()
+    assert place in learnt.cdfs()
+
+
+def test_an_application_is_not_credited_with_the_batches_of_the_one_before_in_its_place() -> None:
+    learnt, place, _ = handed_over(1.0)
+    for _ in range(60):
+        learnt.observe_batch([place], 1, 0.02, 1.0)
+    learnt.settle()
+    assert learnt.expected(((place, 1),), 1) == pytest.approx(0.02, rel=0.2)
+
+
+def test_a_bucket_is_not_credited_with_batches_from_before_it_was_cut() -> None:
+    learnt = Profiles()
+    whole = learnt.classify("", 9.0)
+    for _ in range(200):
+        learnt.observe_batch([whole, whole], 2, 0.2, 0.0)
+    for number in range(2 * features_max):
+        feature = 1.0 + 8.0 * (number % 2)
+        learnt.observe_alone("", feature, feature / 100)
+    while learnt.refresh(force=True):
+        pass
+    short, long = learnt.classes.class_of("", 1.0), learnt.classes.class_of("", 9.0)
+    assert whole == short != long
+    learnt.settle()
+    assert learnt.expected(((short, 1),), 1) == pytest.approx(0.01, rel=0.2)
+
+
+def test_what_is_expected_stays_true_where_the_grid_is_widened_before_laws_are_made_anew() -> None:
+    learnt = Profiles()
+    cls = learnt.classify("a", math.nan)
+    for _ in range(300):
+        learnt.observe_alone("a", math.nan, 0.02)
+    learnt.settle()
+    grid, revision = learnt.grid, learnt.revision
+    for _ in range(10):
+        learnt.observe_alone("a", math.nan, 4.0)
+    for _ in range(sweep_batches):
+        learnt.observe_batch([cls, cls], 2, 0.03, 1.0)
+    assert learnt.refresh(), "a sweep is due"
+    assert learnt.grid is not grid
+    assert learnt.revision > revision
+    assert learnt.expected(((cls, 1),), 1) < 0.2, "310 samples, ten of them of 4 s: 0.15 in the mean"
+
+
+def test_a_grid_that_is_widened_during_a_sweep_begins_it_again_and_it_ends() -> None:
+    learnt = Profiles()
+    cls = learnt.classify("a", math.nan)
+    for _ in range(60):
+        learnt.observe_alone("a", math.nan, 0.02)
+    for _ in range(300):
+        learnt.observe_batch([cls, cls], 2, 0.03, 1.0)
+    learnt.settle()
+    for _ in range(sweep_batches):
+        learnt.observe_batch([cls, cls], 2, 0.03, 1.0)
+    assert learnt.refresh(), "the first slice of a sweep"
+    for _ in range(10):
+        learnt.observe_alone("a", math.nan, 4.0)
+    slices = 0
+    while learnt.refresh():
+        slices += 1
+        assert slices < 20
+
+
 def test_a_feature_that_tells_the_time_is_cut_and_one_that_does_not_is_not() -> None:
     draw = random.Random(9)
     telling = [(feature, math.log(feature)) for feature in (draw.uniform(1, 10) for _ in range(800))]
@@ -235,19 +335,16 @@ def test_a_feature_is_cut_as_soon_as_two_buckets_have_samples() -> None:
     assert learnt.classes.class_of("", 1.2) != learnt.classes.class_of("", 9.8)
 
 
-def size_of(value: object, seen: set[int]) -> int:
-    """Bytes of a value and all it holds."""
-    if id(value) in seen:
-        return 0
-    seen.add(id(value))
-    total = sys.getsizeof(value)
-    if isinstance(value, dict):
-        total += sum(size_of(key, seen) + size_of(item, seen) for key, item in value.items())
-    elif isinstance(value, list | tuple | set) or type(value).__name__ == "deque":
-        total += sum(size_of(item, seen) for item in value)  # type: ignore[attr-defined,misc]
-    for name in getattr(type(value), "__slots__", ()):
-        total += size_of(getattr(value, name, None), seen)
-    return total + (size_of(vars(value), seen) if hasattr(value, "__dict__") else 0)
+def size_of(value: object) -> int:
+    """Bytes of a value and all it holds, whatever it is made of: slots, attributes, machine code."""
+    seen: dict[int, object] = {}
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if id(item) not in seen and not isinstance(item, type | ModuleType | FunctionType):
+            seen[id(item)] = item
+            waiting += gc.get_referents(item)
+    return sum(map(sys.getsizeof, seen.values()))
 
 
 def test_the_fit_of_sizes_finds_the_law_of_a_model() -> None:
@@ -262,7 +359,7 @@ def test_the_fit_of_sizes_finds_the_law_of_a_model() -> None:
         base, slope = times.law(rows)
         assert base + slope * 0.06 == pytest.approx((0.75 + 0.25 * rows) * 0.06 + 0.002, rel=0.03)
         assert times.known(rows)
-    assert times.law(1) == (0.0, 1.0)
+    assert times.law(1) == times.law(0) == BatchTimes().law(0) == (0.0, 1.0)
     assert not times.known(32)
     base, slope = times.law(32)
     assert base + slope * 0.06 > (0.75 + 0.25 * 32) * 0.06, "what is unknown is taken to be longer"
@@ -283,8 +380,33 @@ def test_pooling_makes_a_sequence_ascend() -> None:
     assert isotonic([3.0, 2.0, 1.0], [1.0, 1.0, 2.0]) == pytest.approx([1.75] * 3)
 
 
-def test_a_profile_is_small() -> None:
-    """`Profiles` is at most 256 KiB beside the newest batches, whose number is bounded."""
-    learnt = from_batches(8, 0.1, 2_000, 1)
-    learnt.records.clear()
-    assert size_of(learnt, set()) < 256 * 1024
+def test_a_profile_of_two_applications_is_small() -> None:
+    """With as many batches as it holds, none of them of one class alone."""
+    learnt, draw = from_batches(8, 0.1, 1_000, 1), random.Random(5)
+    a, b = (learnt.classes.class_of(app, math.nan) for app in "ab")
+    for number in range(records_max):
+        half = 1 + number % 4
+        longest = max([draw.gauss(0.060, 0.010) for _ in range(half)])
+        learnt.observe_batch([a, b] * half, 2 * half, time_of(longest, 2 * half), 40.0 + number)
+    learnt.settle()
+    assert len(learnt.records) == records_max
+    assert 100 * 1024 < size_of(learnt) < 256 * 1024
+
+
+def test_a_profile_of_as_many_applications_and_features_as_there_may_be_is_bounded() -> None:
+    learnt = Profiles()
+    draw = random.Random(3)
+    for _ in range(features_max):
+        for number in range(apps_max):
+            feature = draw.uniform(1, 10)
+            learnt.classify(f"application-{number}", feature)
+            learnt.observe_alone(f"application-{number}", feature, feature * draw.lognormvariate(-5, 0.1))
+    learnt.settle()
+    for _ in range(records_max):
+        names = [f"application-{draw.randrange(apps_max)}" for _ in range(8)]
+        members = [learnt.classes.class_of(name, draw.uniform(1, 10)) for name in names]
+        learnt.observe_batch(members, 8, draw.uniform(0.05, 0.5), 0.0)
+    learnt.settle()
+    assert len(learnt.records) == records_max
+    assert len(learnt.laws) == classes_max - 1
+    assert 512 * 1024 < size_of(learnt) < 1024 * 1024

@@ -17,7 +17,8 @@ from hams_schedule.profile import Profiles
 from hams_schedule.stored import dump, load
 from hams_sidecar.profile_store import ProfileStore, identity_of
 from hams_wire import records
-from hams_wire.coordination.memory import MemoryStore
+from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
+from hams_wire.coordination.port import Delete, Write
 from hams_wire.errors import Unavailable
 from hams_wire.scheduling import PolicyQueue, queue_of
 
@@ -49,8 +50,16 @@ def graph(tmp_path: Path) -> Graph:
 class Instance:
     """An instance and its place: what a store reads of a node, and what it writes."""
 
-    def __init__(self, graph: Graph, name: str, slots: tuple[str, ...] = ("s-1", "s-2")) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        slots: tuple[str, ...] = ("s-1", "s-2"),
+        etcd: MemoryCoordination | None = None,
+    ) -> None:
+        """`etcd`: where it writes; None: nowhere, and it may always."""
         self.instance = name
+        self.etcd = etcd
         self.machine = StatelessMachine(graph, "s", name, queue_of)
         table = SlotTable("s", tuple(Slot(1, owner) for owner in slots))
         self.machine.step(TopologyLearnt(Topology(1, (), (table,)), 1), 0.0)
@@ -58,11 +67,18 @@ class Instance:
         self.written: list[bytes] = []
         self.wrote = asyncio.Event()
         self.refuses = False
+        self.writes = asyncio.Event()
+        self.may_write = asyncio.Event()
+        self.may_write.set()
 
-    async def tell(self, key: str, value: bytes, lease: int = 0) -> None:
-        assert (key, lease) == (KEY, 0), "what is learnt outlives its instance"
+    async def swap(self, key: str, revision: int, value: bytes) -> None:
+        assert key == KEY
+        self.writes.set()
+        await self.may_write.wait()
         if self.refuses:
             raise Unavailable("etcd is away")
+        if self.etcd is not None:
+            await self.etcd.compare_and_swap(key, revision, value)
         self.written.append(value)
         self.wrote.set()
 
@@ -82,7 +98,7 @@ def stored(graph: Graph, instance: Any, value: bytes | None = None) -> ProfileSt
     """A store whose instance has begun; `value`: what was stored before."""
     store = ProfileStore("u", graph.operators["s"])
     if value is not None:
-        store.on_key_changed(NAME, value)
+        store.on_key_changed(NAME, value, 1)
     store.begin(instance)
     return store
 
@@ -114,7 +130,7 @@ async def test_the_owner_of_the_first_slot_stores_what_it_has_learnt_and_others_
     async with asyncio.timeout(5):
         await first.wrote.wait()
         for store in stores:
-            store.on_key_changed(NAME, first.written[0])
+            store.on_key_changed(NAME, first.written[0], 2)
         await asyncio.sleep(0.05)  # for what must not happen: the second one writes
     for task in tasks:
         task.cancel()
@@ -164,12 +180,12 @@ async def test_an_instance_without_work_knows_what_others_learn_and_one_with_wor
 ) -> None:
     instance = Instance(graph, "s-3")
     store = stored(graph, instance, learnt_elsewhere(graph))
-    store.on_key_changed(NAME, learnt_elsewhere(graph, 0.2))
+    store.on_key_changed(NAME, learnt_elsewhere(graph, 0.2), 2)
     await store._read_news()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
     assert instance.profiles.samples < 600, "in place of what was known, not besides"
     instance.learn(1)
-    store.on_key_changed(NAME, learnt_elsewhere(graph, 0.4))
+    store.on_key_changed(NAME, learnt_elsewhere(graph, 0.4), 3)
     await store._read_news()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
 
@@ -205,8 +221,10 @@ async def test_an_empty_value_lets_all_forget_and_what_comes_later_is_stored(gra
     instance = Instance(graph, "s-1")
     store = stored(graph, instance, learnt_elsewhere(graph))
     instance.learn(50)
-    store.on_key_changed(NAME, b"")
+    store.on_key_changed(NAME, b"", 2)
     assert (instance.profiles.samples, instance.profiles.laws) == (0, {})
+    await store._read_news()
+    store._news.clear()
     instance.learn(60, 0.03)
     instance.profiles.settle()
     await store._write(instance)  # type: ignore[arg-type]
@@ -223,19 +241,114 @@ async def test_what_a_person_gives_is_known_in_place_of_what_was_learnt(graph: G
     store = stored(graph, instance)
     instance.learn(300)
     given = records.PROFILE_GIVEN + learnt_elsewhere(graph, 0.2)
-    store.on_key_changed(NAME, given)
+    store.on_key_changed(NAME, given, 2)
     instance.learn(1)
     await store._read_news()
+    store._news.clear()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
     await store._write(instance)  # type: ignore[arg-type]
     assert instance.written == []
     instance.learn(100)
-    store.on_key_changed(NAME, given)
+    store.on_key_changed(NAME, given, 2)
     await store._read_news()
     assert instance.profiles.samples > 300, "an etcd that was restored tells it again"
     fresh = Instance(graph, "s-2")
     stored(graph, fresh, given)
     assert chat_s(fresh.profiles) == pytest.approx(0.2, rel=0.05)
+
+
+async def says(client: MemoryCoordination, value: bytes, *stores: ProfileStore) -> None:
+    """A person writes, and these instances hear of it."""
+    revision = await client.transact((), (Write(KEY, value),))
+    for store in stores:
+        store.on_key_changed(NAME, value, revision)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_write_in_flight_does_not_undo_what_a_person_gives(graph: Graph, heard: bool) -> None:
+    """Whether or not the instance has heard of it when its own write arrives."""
+    client = MemoryStore().client()
+    instance = Instance(graph, "s-1", etcd=client)
+    store = stored(graph, instance)
+    instance.learn(300)
+    instance.may_write.clear()
+    writing = asyncio.create_task(store._write(instance))  # type: ignore[arg-type]
+    await instance.writes.wait()
+    given = records.PROFILE_GIVEN + learnt_elsewhere(graph, 0.2)
+    await says(client, given, *([store] if heard else []))
+    instance.may_write.set()
+    await writing
+    entry = await client.get(KEY)
+    assert entry is not None
+    assert entry.value == given
+    store.on_key_changed(NAME, given, entry.mod_revision)
+    await store._read_news()
+    assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
+
+
+async def test_a_write_in_flight_does_not_undo_that_all_shall_forget(graph: Graph) -> None:
+    client = MemoryStore().client()
+    instance = Instance(graph, "s-1", etcd=client)
+    store = stored(graph, instance)
+    instance.learn(300)
+    instance.may_write.clear()
+    writing = asyncio.create_task(store._write(instance))  # type: ignore[arg-type]
+    await instance.writes.wait()
+    await says(client, records.PROFILE_FORGOTTEN, store)
+    instance.may_write.set()
+    await writing
+    entry = await client.get(KEY)
+    assert entry is not None
+    assert entry.value == records.PROFILE_FORGOTTEN
+    await store._read_news()
+    assert instance.profiles.samples == 0, "nor does it know again what it knew"
+
+
+async def test_what_others_store_does_not_hide_what_a_person_gave_before_it_was_read(graph: Graph) -> None:
+    instance = Instance(graph, "s-1")
+    store = stored(graph, instance)
+    instance.learn(300)
+    store.on_key_changed(NAME, records.PROFILE_GIVEN + learnt_elsewhere(graph, 0.2), 2)
+    store.on_key_changed(NAME, learnt_elsewhere(graph, 0.4), 3)
+    await store._write(instance)  # type: ignore[arg-type]
+    assert instance.written == [], "the news is read first"
+    await store._read_news()
+    assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
+
+
+async def test_the_same_profile_may_be_given_twice(graph: Graph) -> None:
+    instance = Instance(graph, "s-1")
+    given = records.PROFILE_GIVEN + learnt_elsewhere(graph, 0.2)
+    store = stored(graph, instance, given)
+    instance.learn(600)
+    store.on_key_changed(NAME, given, 2)
+    await store._read_news()
+    assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
+
+
+async def test_what_was_overtaken_is_stored_over_what_is_there_now(graph: Graph) -> None:
+    client = MemoryStore().client()
+    instance = Instance(graph, "s-1", etcd=client)
+    store = stored(graph, instance)
+    instance.learn(300)
+    other = learnt_elsewhere(graph, 0.4)
+    await client.transact((), (Write(KEY, other),))
+    await store._write(instance)  # type: ignore[arg-type]
+    entry = await client.get(KEY)
+    assert entry is not None
+    assert entry.value == other
+    store.on_key_changed(NAME, other, entry.mod_revision)
+    await store._read_news()
+    store._news.clear()
+    await store._write(instance)  # type: ignore[arg-type]
+    entry = await client.get(KEY)
+    assert entry is not None
+    assert entry.value == instance.written[0]
+    store.on_key_changed(NAME, None, 0)
+    await client.transact((), (Delete(KEY),))
+    instance.learn(300)
+    await store._write(instance)  # type: ignore[arg-type]
+    assert len(instance.written) == 2
 
 
 async def test_what_a_person_gives_that_is_no_profile_changes_nothing(
@@ -244,7 +357,7 @@ async def test_what_a_person_gives_that_is_no_profile_changes_nothing(
     instance = Instance(graph, "s-1")
     store = stored(graph, instance)
     instance.learn(60)
-    store.on_key_changed(NAME, records.PROFILE_GIVEN + b"nonsense")
+    store.on_key_changed(NAME, records.PROFILE_GIVEN + b"nonsense", 1)
     await store._read_news()
     assert instance.profiles.samples == 60
     assert caplog.messages == ["the stored profile of s is passed over: expected deflated JSON, found error"]
@@ -255,7 +368,7 @@ async def test_other_keys_and_a_key_that_is_gone_change_nothing(graph: Graph) ->
     store = stored(graph, instance)
     instance.learn(5)
     for name, value in (("profiles/t", b""), (NAME, None), ("topology", b"")):
-        store.on_key_changed(name, value)
+        store.on_key_changed(name, value, 2)
     assert instance.profiles.samples == 5
 
 

@@ -35,11 +35,21 @@ def operator(batch: BatchPolicy) -> Operator:
     return Operator("s", Join.COMBINE, edges, (FRONTEND,), ((),), (), batch, ModelSpec("m:M"), False)
 
 
-def unit(number: int, due: float, **parameters: object) -> Unit:
+class Rows:
+    """A payload of so many rows."""
+
+    nbytes, batch_key, defect, content = 0, "", "", ""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+
+def unit(number: int, due: float, rows: int = 1, **parameters: object) -> Unit:
     request = RequestId(0, number)
     made = Unit(UnitId(request, ()))
     meta = Meta(tuple(parameters.items()))  # type: ignore[arg-type]
-    made.used = (Token(request, (), FRONTEND, Kind.VALUE, f"0/{number}", (), (), meta),)
+    token = Token(request, (), FRONTEND, Kind.VALUE, f"0/{number}", (), (), meta, payload=Rows(rows))
+    made.used = (token,)
     made.stage, made.due = Stage.READY, due
     return made
 
@@ -293,6 +303,45 @@ def test_a_number_is_learnt_from_requests_that_ran_alone():
     assert short != long
     assert waiting.profiles.expected(((short, 1),), 1) == pytest.approx(0.01, rel=0.2)
     assert waiting.profiles.expected(((long, 1),), 1) == pytest.approx(0.2, rel=0.2)
+
+
+def ran(waiting: PolicyQueue, number: int, units: list[Unit], took: float) -> None:
+    """A batch of these units has run, and what is learnt of it is learnt."""
+    for item in units:
+        waiting._classify(item)
+    waiting.started(number, units, float(number))
+    while waiting.plan(float(number), 0.002):
+        pass
+    waiting.finished(number, Timing(took, took, True), number + took)
+
+
+def test_a_number_is_learnt_from_requests_of_several_rows():
+    """Each has four: what one takes alone follows from what batches of four rows take."""
+    waiting = queue(app_by="", max_rows=8)
+    draw = random.Random(1)
+    for number in range(600):
+        words = draw.choice((10, 10, 10, 200))
+        ran(waiting, number, [unit(number, math.inf, rows=4, words=words)], words * 0.002)
+    waiting.profiles.settle()
+    short, long = (waiting.profiles.classes.class_of("", words) for words in (10, 200))
+    assert short != long
+    assert waiting.profiles.expected(((short, 1),), 4) == pytest.approx(0.02, rel=0.2)
+    assert waiting.profiles.expected(((long, 1),), 4) == pytest.approx(0.4, rel=0.2)
+
+
+def test_a_request_of_many_rows_may_take_longer_than_as_many_requests():
+    waiting = queue(app_by="", feature="rows", max_rows=8)
+    for number in range(600):
+        if number % 3:
+            rows = 1 if number % 3 == 1 else 8
+            ran(waiting, number, [unit(number, math.inf, rows)], 0.01 if rows == 1 else 0.1)
+        else:
+            ran(waiting, number, [unit(number, math.inf) for _ in range(8)], 0.03)
+    waiting.profiles.settle()
+    small, large = (waiting.profiles.classes.class_of("", rows) for rows in (1.0, 8.0))
+    assert small != large
+    assert waiting.profiles.expected(((small, 8),), 8) == pytest.approx(0.03, rel=0.3)
+    assert waiting.profiles.expected(((large, 1),), 8) == pytest.approx(0.1, rel=0.3)
 
 
 @pytest.mark.parametrize("took", [0.0, -1.0, math.nan, math.inf, 1e9])

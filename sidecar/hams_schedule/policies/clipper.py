@@ -34,8 +34,8 @@ class Clipper(Policy[U]):
         self._longest_s = 0.0
         self._line = (0.0, 0.0, 0.0)
         for rows, of_size in enumerate(times, 1):
-            for time in of_size[-NEWEST:]:
-                self._observe(rows, time)
+            if of_size:
+                self._observe(rows, of_size[-NEWEST:])
         self._refit()
 
     def _hopeless(self, now: float) -> list[Span[U]]:
@@ -63,16 +63,16 @@ class Clipper(Policy[U]):
         return max(int(min((budget_s - base - 3.0 * sd) / slope, self.max_rows)), 1)
 
     def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
-        self._observe(sum(unit.rows for unit in running.units), measured_s(timing))
+        self._observe(sum(unit.rows for unit in running.units), [measured_s(timing)])
         self._refit()
 
-    def _observe(self, rows: int, time: float) -> None:
+    def _observe(self, rows: int, times: list[float]) -> None:
         newest = self._newest.setdefault(rows, deque(maxlen=NEWEST))
-        newest.append(time)
+        newest.extend(times)
         mean = sum(newest) / len(newest)
         self._means[rows] = mean
         self._squares[rows] = sum([(one - mean) ** 2 for one in newest])
-        self._longest_s = max(self._longest_s, time)
+        self._longest_s = max(self._longest_s, *times)
 
     def _refit(self) -> None:
         """Least squares over the means of sizes; the pooled deviation inside them."""

@@ -26,6 +26,12 @@ GROWTH: Final = 0.25
 """How much a further row adds to a batch, before it was measured."""
 
 
+def told_apart(rows: int) -> int:
+    """The size to which a batch of `rows` counts: the next of `SIZES`, above them the next power of two."""
+    at = bisect_left(SIZES, rows)
+    return SIZES[at] if at < len(SIZES) else 1 << (rows - 1).bit_length()
+
+
 class PointTimes:
     """Estimates by size."""
 
@@ -36,9 +42,8 @@ class PointTimes:
         self._longest_s = 0.0
 
     def observe(self, rows: int, time: float) -> None:
-        """A batch of `rows` took `time` seconds. Sizes of `SIZES` are told apart, others count to the
-        next."""
-        size = next((size for size in SIZES if size >= rows), SIZES[-1])
+        """A batch of `rows` took `time` seconds."""
+        size = told_apart(rows)
         self._newest.setdefault(size, deque(maxlen=NEWEST)).append(time)
         self._sorted[size] = sorted(self._newest[size])
         self._longest_s = max(self._longest_s, time)
