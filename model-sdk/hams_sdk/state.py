@@ -521,9 +521,10 @@ def _keeps_shapes(holder: Any) -> bool:
         return True
     if not _is_module(holder):
         return False
-    usual = torch_module().nn.Module
-    return type(holder).load_state_dict is usual.load_state_dict and all(
-        type(part)._load_from_state_dict is usual._load_from_state_dict for part in holder.modules()
+    # What torch asks each part to load its own tensors with; BatchNorm and others of its own have theirs.
+    loaders = [getattr(type(part), "_load_from_state_dict", None) for part in holder.modules()]
+    return type(holder).load_state_dict is torch_module().nn.Module.load_state_dict and all(
+        getattr(loader, "__module__", "").startswith("torch.") for loader in loaders
     )
 
 

@@ -317,6 +317,7 @@ def test_a_module_may_not_change_its_shapes_unless_it_loads_them_itself() -> Non
         def __init__(self) -> None:
             super().__init__()
             self.embedding = torch.nn.Embedding(3, 2)
+            self.norm = torch.nn.BatchNorm1d(2)
 
         def grow(self) -> None:
             self.embedding = torch.nn.Embedding(5, 2)
