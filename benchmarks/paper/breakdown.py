@@ -62,7 +62,7 @@ def batches_of(lines: Sequence[Note]) -> list[Batch]:
             current, began, wanted = Batch(note.at, 0), {}, {}
         elif current is None:
             continue
-        elif note.what == "StartBatch":
+        elif note.kind == "StartBatch":
             began[note.who] = note.at
         elif note.what == "UpdateWanted":
             wanted[note.who] = note.at
@@ -87,7 +87,7 @@ def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
     acknowledged: list[int] = []
     for note in lines:
         words = note.what.split()
-        if note.what == "Capture":
+        if note.kind == "Capture":
             began[note.who] = note.at
         elif note.what == "Captured" and note.who in began:
             capture.append(note.at - began.pop(note.who))

@@ -26,6 +26,7 @@ KEYS = (
     "batch",
     "rows_per_request",
     "times",
+    "checkpoint_batches",
     "case",
     "system",
 )

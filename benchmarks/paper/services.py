@@ -28,6 +28,9 @@ FULL_BATCH = 64
 STORE = "store"
 """The folder of states, where a mode stores them, beside the graph's file."""
 
+CHECKPOINT_BATCHES = 150
+"""As in the paper."""
+
 BARE = Mode.NONE.value
 MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 Times = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -85,6 +88,7 @@ class Settings:
     `state`: everything or cells. `bytes`: a part of every state. `batch`: rows of a batch. `single_rows`: a
     batch is as many requests of one row. `pace`: whether operators wait for the paper's times. `more`: config
     of every stateful operator. `patient`: an instance that stands still for a while is not replaced.
+    `checkpoint_batches`: a state is stored after so many, where a mode stores states.
     """
 
     models: str = "emulated"
@@ -96,6 +100,7 @@ class Settings:
     times: Times = field(default_factory=dict)
     more: Mapping[str, float] = field(default_factory=dict)
     patient: bool = False
+    checkpoint_batches: int = CHECKPOINT_BATCHES
 
     def said(self) -> dict[str, object]:
         """For a measurement's rows."""
@@ -107,6 +112,7 @@ class Settings:
             "batch": self.batch,
             "rows_per_request": 1 if self.single_rows else self.batch,
             "times": self.times != {},
+            "checkpoint_batches": self.checkpoint_batches,
         }
 
 
@@ -136,7 +142,9 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
             if mode == BARE:
                 operator["stateful"]["backups"] = 0
             if replays:
-                operator["stateful"]["checkpoint"] = {"every": "1s", "dir": STORE}
+                state = operator["stateful"]
+                del state["backups"], state["window"]  # they say nothing there
+                state["checkpoint"] = {"every": "1s", "dir": STORE, "batches": settings.checkpoint_batches}
         if not standby:
             operator.pop("standby", None)
         if settings.models == "real":

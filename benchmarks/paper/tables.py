@@ -91,10 +91,12 @@ def _recovery(rows: Sequence[Row]) -> Table:
         "mode",
         "killed",
         "kills",
+        "after a stored state",
         "recovered ms",
         "paper ms",
         "gap beyond usual ms",
         "usual ms",
+        "slowest request ms",
         *STEPS_SHOWN,
         "failed",
         "lost or doubled",
@@ -105,10 +107,12 @@ def _recovery(rows: Sequence[Row]) -> Table:
             row["mode"],
             row["case"],
             str(row["kills"]),
+            _unstored(row),
             _number(row["recovered_ms"]),
             _paper_recovery(row),
             _number(row["gap_ms"]),
             _number(row["quiet_ms"]),
+            _number(row.get("slowest_ms")),
             *(_number(row[f"{step}_ms"]) for step in STEPS_SHOWN),
             str(row["failed"]),
             lost(row),
@@ -116,6 +120,12 @@ def _recovery(rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     return Table(head, tuple(lines))
+
+
+def _unstored(row: Row) -> str:
+    """How much was to be run again, where a mode does that."""
+    batches = row.get("unstored_batches")
+    return ABSENT if batches is None else f"{batches} batches, {row['unstored_ms']:.0f} ms"
 
 
 def lost(row: Row) -> str:
@@ -186,6 +196,7 @@ def _peers(rows: Sequence[Row]) -> Table:
         "L1 ms",
         "Sat batches/s",
         "gap after a kill ms",
+        "slowest request ms",
         "failed",
         "count afterwards",
     )
@@ -197,6 +208,7 @@ def _peers(rows: Sequence[Row]) -> Table:
             _number(row["latency_ms"]),
             f"{row['per_s']:.2f}",
             _number(row["gap_ms"]),
+            _number(row.get("slowest_ms")),
             str(row["failed"]),
             row["counted"],
         )

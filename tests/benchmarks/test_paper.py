@@ -79,6 +79,14 @@ def test_settings_reach_every_operator() -> None:
     assert {json.loads(op.model.config)["computeMs"] for op in still} == {0}
 
 
+def test_a_state_that_is_run_again_is_stored_every_so_many_batches() -> None:
+    (state,) = [op for op in compiled("OLM", "LineageStash").data.operators if op.stateful]
+    assert state.checkpoint is not None
+    assert (state.checkpoint.batches, state.backups) == (150, 0)
+    often = compiled("OLM", "LineageStash", Settings(checkpoint_batches=10)).data.operators
+    assert [op.checkpoint.batches for op in often if op.checkpoint] == [10]
+
+
 @EACH
 def test_every_request_fits_its_graph(name: str) -> None:
     graph = compiled(name)

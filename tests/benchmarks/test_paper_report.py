@@ -49,6 +49,7 @@ def killed(service: str, case: str, recovered_ms: float, **more: Any) -> dict[st
         "recovered_ms": recovered_ms,
         "gap_ms": 50.0,
         "quiet_ms": 60.0,
+        "slowest_ms": 170.0,
         "detect_ms": 10.0,
         "decide_ms": 1.0,
         "load_ms": None,
@@ -97,6 +98,7 @@ PEER = {
     "latency_ms": 140.0,
     "per_s": 20.0,
     "gap_ms": None,
+    "slowest_ms": 15000.0,
     "failed": 3,
     "counted": "begins at 1 again",
 }
@@ -134,6 +136,18 @@ def test_every_part_has_a_table_a_plot_and_its_place_on_the_page(part: str, tmp_
     table = table_of(part, ROWS[part])
     assert all(len(line) == len(table.head) for line in table.lines)
     assert len(table.text()) == len(ROWS[part]) + 1
+
+
+@pytest.mark.parametrize(("part", "slowest"), [("recovery", "170.0"), ("peers", "15000.0")])
+def test_the_slowest_single_request_stands_beside_the_gap(part: str, slowest: str) -> None:
+    table = table_of(part, ROWS[part])
+    assert table.lines[0][table.head.index("slowest request ms")] == slowest
+
+
+def test_a_state_that_was_run_again_says_how_much_of_it() -> None:
+    row = killed("OLM", "o3 both", 900.0, mode="LineageStash", unstored_batches=52, unstored_ms=1500.0)
+    table = table_of("recovery", [row])
+    assert table.lines[0][table.head.index("after a stored state")] == "52 batches, 1500 ms"
 
 
 def verdicts(rows: dict[str, Any]) -> dict[str, str]:
