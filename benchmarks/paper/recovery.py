@@ -28,12 +28,10 @@ from benchmarks.judged import complete, judged
 from benchmarks.kills import Target, aim
 from benchmarks.paper.clients import Answers, asking
 from benchmarks.paper.running import READY_S, Running, running
-from benchmarks.paper.services import Service, Settings
+from benchmarks.paper.services import Service, Settings, replays
 from benchmarks.paper.traces import Note, Tail, Unstored, all_recovered, notes, of_operator, unstored
 from benchmarks.recovery import TopologyLog
 from benchmarks.report import ms
-from hams_protocol.graph import Mode
-from hams_protocol.modes import ModePolicy
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.trace import ENVIRONMENT
 
@@ -161,14 +159,14 @@ class Kill:
 
 async def _kill(case: Case, graph: Running, log: Answers, traces: Path, watcher: TopologyLog) -> Kill:
     loop = asyncio.get_running_loop()
-    replays = ModePolicy.of(Mode(graph.mode)).replays
+    again = replays(graph.mode)
     await redundant(graph.supervisor, READY_S)
     await log.more(2, ANSWERS_S)
     began = loop.time()
     await log.more(QUIET_ANSWERS, ANSWERS_S)
     quiet = log.longest_gap_s(began, loop.time())
     await redundant(graph.supervisor, READY_S)
-    states = [operator for operator, role, _ in case.targets if role == "primary"] if replays else []
+    states = [operator for operator, role, _ in case.targets if again and role == "primary"]
     if states:
         await _run_unstored(states, traces)
     struck, struck_ns, dead = await _strike(case, graph, traces)
@@ -178,7 +176,7 @@ async def _kill(case: Case, graph: Running, log: Answers, traces: Path, watcher:
     steps, _ = watcher.decided(struck)
     operators = [operator for operator, _, _ in case.targets]
     lines = [note for name in operators for note in notes(traces, f"{name}-")]
-    if first := all_recovered(lines, operators, struck_ns, dead, replays=replays):
+    if first := all_recovered(lines, operators, struck_ns, dead, replays=again):
         steps |= first
         steps["resend"] = log.first_after(struck + first["recovered"]) - struck - first["recovered"]
     before = [note for note in lines if note.at < struck_ns]
@@ -191,7 +189,7 @@ def summary(seen: Sequence[Kill]) -> dict[str, object]:
     usual = percentile([item.quiet for item in seen], 0.5)
     steps = [item.steps for item in seen]
     runs = [item.unstored for item in seen if item.unstored is not None]
-    again: dict[str, object] = {
+    unstored_runs: dict[str, object] = {
         "unstored_batches": int(percentile([item.batches for item in runs], 0.5)),
         "unstored_ms": ms(percentile([item.seconds for item in runs], 0.5)),
     }
@@ -200,7 +198,7 @@ def summary(seen: Sequence[Kill]) -> dict[str, object]:
         "quiet_ms": ms(usual),
         "slowest_ms": ms(max(item.slowest for item in seen)),
         **{f"{step}_ms": _median_ms(steps, step) for step in STEPS},
-        **(again if runs else {}),
+        **(unstored_runs if runs else {}),
         "samples_ms": {
             "gaps": [ms(item.gap) for item in seen],
             "quiet": [ms(item.quiet) for item in seen],

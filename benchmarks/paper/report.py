@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.paper.breakdown import PARTS
 from benchmarks.paper.goals import MET, MISSED, UNMEASURED, goals
 from benchmarks.paper.published import PUBLISHED, bare_ms
-from benchmarks.paper.services import MODES, SERVICES
+from benchmarks.paper.services import MODES, SERVICES, replays
 from benchmarks.paper.tables import ABSENT, Table, interval, size, table_of, verdict
 from benchmarks.plots import bars, lines, stacked
 from benchmarks.report import Result, rows_of
@@ -265,7 +265,8 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
     elif part in ("recovery", "correlated"):
         _draw_grouped(rows, lambda row: row["recovered_ms"], "recovered, ms after the kill", path)
     elif part == "divergence":
-        _draw_grouped(rows, lambda row: row["differing"], "requests with two visible answers", path)
+        told = [{**row, "mode": f"{row['mode']}{_every(row)}"} for row in rows]
+        _draw_grouped(told, lambda row: row.get("two_values"), "units with two visible values", path)
     else:
         labels = list(dict.fromkeys(row["service"] for row in rows))
         groups = {
@@ -273,6 +274,10 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
             for system in dict.fromkeys(row["system"] for row in rows)
         }
         bars(labels, groups, "ms of one batch, one under way", path)
+
+
+def _every(row: Row) -> str:
+    return f", stored every {row['checkpoint_batches']}" if replays(row["mode"]) else ""
 
 
 def _of(rows: Sequence[Row], wanted: Mapping[str, object], field: str) -> float:

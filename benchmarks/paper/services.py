@@ -116,6 +116,11 @@ class Settings:
         }
 
 
+def replays(mode: str) -> bool:
+    """Whether a lost state is run again in this mode, from the newest one that was stored."""
+    return ModePolicy.of(Mode(mode)).replays
+
+
 def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool = False) -> dict[str, Any]:
     """The graph of a service, as its file would hold it. `standby`: with a warm replacement for every
     operator without state, and quick to suspect: for kills."""
@@ -124,8 +129,7 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
     spec = graph["spec"]
     spec["mode"] = mode
     spec["frontend"] = {"requestTimeout": "60s"}
-    replays = ModePolicy.of(Mode(mode)).replays
-    if replays:  # requests are open until they are stored: nearly 150 full batches of 64, with two lanes
+    if replays(mode):  # requests are open until they are stored: nearly 150 full batches of 64, with two lanes
         spec["frontend"]["maxInFlight"] = in_flight_max // 2
     if settings.patient or not standby:  # a busy machine, or a stopped process, must not look like a dead one
         spec["recovery"] = {"suspectAfter": "10s" if settings.patient else "2s"}
@@ -141,7 +145,7 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
             config.update(state=settings.state, bytes=settings.bytes, **settings.more)
             if mode == BARE:
                 operator["stateful"]["backups"] = 0
-            if replays:
+            if replays(mode):
                 state = operator["stateful"]
                 del state["backups"], state["window"]  # they say nothing there
                 state["checkpoint"] = {"every": "1s", "dir": STORE, "batches": settings.checkpoint_batches}

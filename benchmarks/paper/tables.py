@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.paper.breakdown import PARTS as PARTS_OF_A_BATCH
 from benchmarks.paper.published import CORRELATED, PUBLISHED, STATELESS_MS, bare_ms
+from benchmarks.paper.services import replays
 
 Row = Mapping[str, Any]
 ABSENT = "-"
@@ -131,7 +132,8 @@ def _unstored(row: Row) -> str:
 def lost(row: Row) -> str:
     """What the counts and the history say."""
     if row["ok"]:
-        return "nothing"
+        broken = ", ".join(f"{name} {count}" for name, count in sorted(row.get("broken", {}).items()))
+        return f"guilty, as expected: {broken}" if broken else "nothing"
     said = [*(f"counts of {name}: {text}" for name, text in row["wrong_counts"].items()), *row["violations"]]
     return "SOMETHING: " + "; ".join(said[:3])
 
@@ -145,15 +147,17 @@ def _paper_recovery(row: Row) -> str:
 
 
 def _divergence(rows: Sequence[Row]) -> Table:
-    head = ("service", "mode", "noise", "kills", "requests", "asked again", "two answers", "failed",
-            "lost or doubled")  # fmt: skip
+    head = ("service", "mode", "stored every", "noise", "kills", "requests", "units with two visible values",
+            "asked again", "two answers under one key", "failed", "lost or doubled")  # fmt: skip
     lines = [
         (
             row["service"],
             row["mode"],
+            f"{row['checkpoint_batches']} batches" if replays(row["mode"]) else ABSENT,
             f"{row['noise']:g}",
             str(row["kills"]),
             str(row["requests"]),
+            str(row.get("two_values", ABSENT)),
             str(row["asked_again"]),
             str(row["differing"]),
             str(row["failed"]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from benchmarks.paper.breakdown import PARTS, batches_of, covered, state_steps
+from benchmarks.paper.divergence import guilt
 from benchmarks.paper.files import deliver_parts
 from benchmarks.paper.goals import MET, MISSED, UNMEASURED, VOID, goals
 from benchmarks.paper.published import PUBLISHED, bare_ms
@@ -85,11 +86,19 @@ DIVERGED = {
     "kills": 2,
     "requests": 30,
     "asked_again": 30,
+    "two_values": 0,
     "differing": 0,
     "failed": 0,
     "ok": True,
     "wrong_counts": {},
     "violations": [],
+}
+GUILTY = DIVERGED | {
+    "mode": "LineageStash",
+    "checkpoint_batches": 50,
+    "two_values": 12,
+    "broken": {"I1": 3, "I2": 12},
+    "violations": ["I2: two visible values"],
 }
 PEER = {
     "service": "SP",
@@ -110,7 +119,7 @@ ROWS = {
     "breakdown": [split("None", 2.0), split("NonStop", 8.5)],
     "recovery": [killed("SP", "o2 both", 30.0), killed("SP", "o1 stateless", 90.0)],
     "correlated": [killed("SP", "o3+o4", 100.0)],
-    "divergence": [DIVERGED],
+    "divergence": [DIVERGED, GUILTY],
     "peers": [PEER],
 }
 
@@ -142,6 +151,33 @@ def test_every_part_has_a_table_a_plot_and_its_place_on_the_page(part: str, tmp_
 def test_the_slowest_single_request_stands_beside_the_gap(part: str, slowest: str) -> None:
     table = table_of(part, ROWS[part])
     assert table.lines[0][table.head.index("slowest request ms")] == slowest
+
+
+def test_a_learner_that_is_found_guilty_is_shown_so_and_fails_nothing() -> None:
+    table = table_of("divergence", [DIVERGED, GUILTY])
+    said = [dict(zip(table.head, line, strict=True)) for line in table.lines]
+    assert [item["units with two visible values"] for item in said] == ["0", "12"]
+    assert [item["stored every"] for item in said] == ["-", "50 batches"]
+    assert [item["lost or doubled"] for item in said] == ["nothing", "guilty, as expected: I1 3, I2 12"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict", "two_values", "ok"),
+    [
+        ("NonStop", {"ok": True, "broken": {}}, 0, True),
+        ("NonStop", {"ok": False, "broken": {"I2": 25}}, 25, False),
+        ("LineageStash", {"ok": False, "broken": {"I2": 25, "I1": 1}}, 25, True),
+        ("LineageStash", {"ok": False, "broken": {"I5": 1}}, 0, False),
+        ("LineageStash", {"ok": False, "broken": {}, "wrong_counts": {"o3": "missing 7"}}, 0, False),
+        ("LineageStash", {"ok": False, "broken": {}, "invalid_lines": 1}, 0, False),
+    ],
+)
+def test_two_answers_are_counted_from_the_history(
+    mode: str, verdict: dict[str, Any], two_values: int, ok: bool
+) -> None:
+    whole = {"invalid_lines": 0, "wrong_counts": {}} | verdict
+    assert guilt(mode, whole, 0, 0) == {"two_values": two_values, "ok": ok}
+    assert guilt(mode, whole, 1, 0)["ok"] is False, "a request that failed is a failure everywhere"
 
 
 def test_a_state_that_was_run_again_says_how_much_of_it() -> None:

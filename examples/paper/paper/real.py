@@ -260,7 +260,8 @@ class Learn(hams_sdk.Model):
         learnt = bool(trains.any())
         with self.device.compute(rows), torch.set_grad_enabled(learnt):
             scores = self.net(nets.enlarged(batch.torch("frame", self.at), self.net.side))
-            label = host(scores[:, :10].argmax(1)).astype(np.int64)
+            best = scores[:, :10].max(1)
+            label, score = host(best.indices).astype(np.int64), host(best.values)
             if learnt:
                 self.opt.zero_grad(set_to_none=True)
                 chosen = torch.from_numpy(trains).to(self.at)
@@ -271,4 +272,4 @@ class Learn(hams_sdk.Model):
             with update, self.device.update(rows):
                 self.count += 1
                 self.opt.step()
-        return {"frame": batch["frame"], "label": label, "count": count}
+        return {"frame": batch["frame"], "label": label, "score": score, "count": count}
