@@ -69,6 +69,8 @@ async def _row(
         "service": service.name,
         "system": system,
         "how": how,
+        "pairs": plan.pairs,
+        "window_s": plan.window_s,
         "latency_ms": round(1000 * float(np.median([item.ended - item.began for item in alone])), 2),
         "per_s": round(rate([item.ended for item in busy]), 3),
         **killed,
