@@ -35,6 +35,11 @@ COUNTS_ON_MODELS = frozenset({"I1", "I2", "I4"})
 """What a mode that runs lost states again promises for deterministic models only."""
 
 
+def runs(modes: Sequence[str]) -> list[str]:
+    """The mode of each row."""
+    return [mode for mode in modes for _ in range(len(INTERVALS) if replays(mode) else 1)]
+
+
 async def divergence(modes: Sequence[str], settings: Settings, kills: int) -> list[dict[str, object]]:
     """A row for each mode; for each interval, where states are stored and run again."""
     noisy = replace(settings, more={"noise": NOISE})

@@ -4,6 +4,8 @@ A measurement sets the mode, the size of the batch and of the states, and the de
 edges stay as they are in the example.
 """
 
+import hashlib
+import json
 import math
 import os
 import sys
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hams_graph.resource import in_flight_max
+from hams_graph.resource import Delta, in_flight_max
 from hams_load.inference import InferTensor, tensor
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
@@ -38,6 +40,10 @@ Times = Mapping[str, Mapping[str, tuple[float, float]]]
 
 LIGHT: Times = {"OLV": {"o4": (13.0, 0.0)}}
 """`--times light`: nothing downstream of VGG19 hides the delivery of its state."""
+
+
+PAPER_TIMES = "paper"
+"""What the times of the examples are called."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,8 @@ SERVICES = {
 class Settings:
     """What all graphs of one measurement have in common.
 
-    `state`: everything or cells. `bytes`: a part of every state. `batch`: rows of a batch. `single_rows`: a
+    `state`: everything or cells. `whole`: states are captured and travel whole, not as the chunks that
+    changed. `bytes`: a part of every state. `batch`: rows of a batch. `single_rows`: a
     batch is as many requests of one row. `pace`: whether operators wait for the paper's times. `more`: config
     of every stateful operator. `patient`: an instance that stands still for a while is not replaced.
     `checkpoint_batches`: a state is stored after so many, where a mode stores states.
@@ -94,6 +101,7 @@ class Settings:
     models: str = "emulated"
     pace: str = "paper"
     state: str = "everything"
+    whole: bool = False
     bytes: float = 1.0
     batch: int = FULL_BATCH
     single_rows: bool = False
@@ -108,10 +116,11 @@ class Settings:
             "models": self.models,
             "pace": self.pace,
             "state": self.state,
+            "states": "whole" if self.whole else "chunks",
             "bytes": self.bytes,
             "batch": self.batch,
             "rows_per_request": 1 if self.single_rows else self.batch,
-            "times": self.times != {},
+            "times": times_name(self.times),
             "checkpoint_batches": self.checkpoint_batches,
         }
 
@@ -129,7 +138,7 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
     spec = graph["spec"]
     spec["mode"] = mode
     spec["frontend"] = {"requestTimeout": "60s"}
-    if replays(mode):  # requests are open until they are stored: nearly 150 full batches of 64, with two lanes
+    if replays(mode):  # open until they are stored: nearly 150 full batches of 64 requests, with two lanes
         spec["frontend"]["maxInFlight"] = in_flight_max // 2
     if settings.patient or not standby:  # a busy machine, or a stopped process, must not look like a dead one
         spec["recovery"] = {"suspectAfter": "10s" if settings.patient else "2s"}
@@ -143,6 +152,8 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
         config["rows"] = settings.batch
         if "stateful" in operator:
             config.update(state=settings.state, bytes=settings.bytes, **settings.more)
+            if settings.whole:
+                operator["stateful"]["delta"] = Delta.OFF.value
             if mode == BARE:
                 operator["stateful"]["backups"] = 0
             if replays(mode):
@@ -192,6 +203,14 @@ def kind_of(request: tuple[InferTensor, ...]) -> str:
     """Whether a request trains, infers, or is like all others of its service."""
     names = {item.name for item in request}
     return "train" if "train" in names else "infer" if "image" in names else "all"
+
+
+def times_name(times: Times) -> str:
+    """What tells device times apart: those of the examples, `light`, or a digest of others."""
+    if not times or times == LIGHT:
+        return "light" if times else PAPER_TIMES
+    plain = {service: {op: list(pair) for op, pair in given.items()} for service, given in times.items()}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def read_times(text: str) -> Times:
