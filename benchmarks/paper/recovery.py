@@ -29,7 +29,16 @@ from benchmarks.kills import Target, aim
 from benchmarks.paper.clients import Answers, asking
 from benchmarks.paper.running import READY_S, Running, running
 from benchmarks.paper.services import Service, Settings, replays
-from benchmarks.paper.traces import Note, Tail, Unstored, all_recovered, notes, of_operator, unstored
+from benchmarks.paper.traces import (
+    UNSTORED_KINDS,
+    Note,
+    Tail,
+    Unstored,
+    all_recovered,
+    notes,
+    of_operator,
+    unstored,
+)
 from benchmarks.recovery import TopologyLog
 from benchmarks.report import ms
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -54,8 +63,8 @@ STORED_TOO_SOON = 3
 work stores its state meanwhile, and never gets that far."""
 
 UNSTORED_S = 300.0
-UNSTORED_LOOK_S = 0.25
-"""How long it is waited for, and how often the trace is read: it is long by then."""
+UNSTORED_LOOK_S = 0.1
+"""How long it is waited for, and how often the trace is read."""
 
 PROCESSES = ("model", "proxy", "both")
 STEPS = ("recovered", "detect", "decide", "load", "resend")
@@ -167,9 +176,7 @@ async def _kill(case: Case, graph: Running, log: Answers, traces: Path, watcher:
     quiet = log.longest_gap_s(began, loop.time())
     await redundant(graph.supervisor, READY_S)
     states = [operator for operator, role, _ in case.targets if again and role == "primary"]
-    if states:
-        await _run_unstored(states, traces)
-    struck, struck_ns, dead = await _strike(case, graph, traces)
+    struck, struck_ns, dead = await _strike(case, graph, traces, states)
     await log.more(AFTER_ANSWERS, ANSWERS_S)
     await redundant(graph.supervisor, READY_S)
     until = min(loop.time(), struck + AROUND_S)
@@ -215,7 +222,7 @@ def _unstored(lines: Sequence[Note], operator: str) -> Unstored:
 
 async def _run_unstored(operators: Sequence[str], traces: Path) -> None:
     """Until each of these states was stored, and its operator has run `UNSTORED_BATCHES` since."""
-    tails = [Tail(traces, f"{name}-") for name in operators]
+    tails = [Tail(traces, f"{name}-", UNSTORED_KINDS) for name in operators]
     with contextlib.suppress(TimeoutError):  # the row says how far it came
         async with asyncio.timeout(UNSTORED_S):
             while not all(far_enough(unstored(tail.notes())) for tail in tails):  # noqa: ASYNC110 # as above
@@ -227,12 +234,17 @@ def far_enough(ran: Unstored) -> bool:
     return (ran.stored > 0 and ran.batches >= UNSTORED_BATCHES) or ran.stored > STORED_TOO_SOON
 
 
-async def _strike(case: Case, graph: Running, traces: Path) -> tuple[float, int, frozenset[str]]:
-    """Kill; when, by the loop's clock and in ns, and which instances were hit."""
+async def _strike(
+    case: Case, graph: Running, traces: Path, states: Sequence[str] = ()
+) -> tuple[float, int, frozenset[str]]:
+    """Kill; when, by the loop's clock and in ns, and which instances were hit. `states`: those that have to
+    be some batches beyond what is stored. That is waited for last: to see who has a role takes many batches."""
     hit = await aim(case.targets, graph.supervisor, ANSWERS_S)
     halted: tuple[int, ...] = ()
     if case.stopped is not None:
         halted = (await aim([(*case.stopped, "proxy")], graph.supervisor, ANSWERS_S)).pids
+    if states:
+        await _run_unstored(states, traces)
     try:
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)

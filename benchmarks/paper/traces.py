@@ -44,12 +44,13 @@ def _parsed(text: str) -> Iterator[Note]:
 
 
 class Tail:
-    """What the instances whose names begin with `of` write from now on. Each byte is read once: a long trace
-    that is read again and again would take the time of what is measured."""
+    """What the instances whose names begin with `of` write from now on, of some kinds. Each byte is read
+    once: a long trace that is read again and again would take the time of what is measured."""
 
-    def __init__(self, folder: Path, of: str) -> None:
+    def __init__(self, folder: Path, of: str, kinds: Collection[str]) -> None:
         self._folder = folder
         self._of = of
+        self._kinds = kinds
         self._read = {file: file.stat().st_size for file in self._files()}
         self._notes: list[Note] = []
 
@@ -60,7 +61,7 @@ class Tail:
                 stream.seek(self._read.get(file, 0))
                 whole, end, _ = stream.read().rpartition(b"\n")
             self._read[file] = self._read.get(file, 0) + len(whole) + len(end)
-            self._notes += _parsed((whole + end).decode())
+            self._notes += [note for note in _parsed((whole + end).decode()) if note.kind in self._kinds]
         self._notes.sort(key=lambda note: note.at)
         return self._notes
 
@@ -134,6 +135,10 @@ class Unstored:
     batches: int
     seconds: float
     stored: int
+
+
+UNSTORED_KINDS = frozenset({"StartBatch", "BatchDone", "Capture", "CheckpointWritten"})
+"""What it is read from."""
 
 
 def unstored(lines: Sequence[Note]) -> Unstored:

@@ -1,8 +1,11 @@
 """What is read out of traces about a kill: who has recovered, and how much was to be run again."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from benchmarks.paper import recovery
 from benchmarks.paper.recovery import UNSTORED_BATCHES, Kill, far_enough, summary
 from benchmarks.paper.traces import Note, Tail, Unstored, all_recovered, recovered, unstored
 
@@ -90,12 +93,38 @@ def test_a_kill_comes_fifty_batches_after_a_stored_state(ran: Unstored, comes: b
     assert far_enough(ran) is comes
 
 
+async def test_a_kill_is_aimed_before_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    class Aimed:
+        instances = frozenset({"o3-1"})
+
+        def kill(self) -> tuple[float, int]:
+            seen.append("kill")
+            return 0.0, 0
+
+    async def aim(*_: object) -> Aimed:
+        seen.append("aim")
+        return Aimed()
+
+    async def run_unstored(states: list[str], traces: Path) -> None:
+        seen.append(f"wait for {states}")
+
+    monkeypatch.setattr(recovery, "aim", aim)
+    monkeypatch.setattr(recovery, "_run_unstored", run_unstored)
+    graph: Any = SimpleNamespace(supervisor=None)
+    await recovery._strike(recovery.Case("o3", (("o3", "primary", "both"),)), graph, tmp_path, ["o3"])
+    assert seen == ["aim", "wait for ['o3']", "kill"], "seeing who it is takes many batches"
+
+
 def test_a_trace_is_read_from_where_it_was_left(tmp_path: Path) -> None:
     file = tmp_path / "o3-1-77.trace"
     file.write_text("1 o3-1 Tick\n")
-    tail = Tail(tmp_path, "o3-")
+    tail = Tail(tmp_path, "o3-", {"BatchDone", "Tick"})
     with file.open("a") as stream:
-        stream.write("2 o3-1 BatchDone\n3 o3-1 Bat")
+        stream.write("2 o3-1 BatchDone\n2 o3-1 Other\n3 o3-1 Bat")
     assert [note.at for note in tail.notes()] == [2]
     with file.open("a") as stream:
         stream.write("chDone\n")
