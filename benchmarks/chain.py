@@ -177,12 +177,20 @@ def machine() -> dict[str, object]:
     packages = ("numpy", "uvloop", "uvicorn", "fastapi", "msgspec", "grpcio")
     return {
         "cores": os.cpu_count(),
+        "processor": _processor(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "at": time.strftime("%Y-%m-%d %H:%M:%S"),
         "versions": {name: version(name) for name in packages},
     }
+
+
+def _processor() -> str:
+    """What the kernel calls it; its architecture where it says nothing."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
 
 
 def title(row: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ def odd(counts: Sequence[int]) -> str:
 
 def judged(history: Path, counts: Mapping[str, Sequence[int]]) -> dict[str, object]:
     """The verdict over a run that has ended: `ok`, what the checker found, what was odd about each of the
-    `counts`.
+    `counts`. `broken`: how often each invariant was violated, those that are not shown included.
 
     Raises FileNotFoundError if there is no history. Takes as long as the history is: it is not part of what
     is measured.
@@ -41,6 +41,8 @@ def judged(history: Path, counts: Mapping[str, Sequence[int]]) -> dict[str, obje
         "ok": report.ok and not wrong,
         "violations": [f"{item.invariant}: {item.message}" for item in report.violations]
         + [f"history: {item.message}" for item in report.problems],
+        "broken": dict(report.counts),
+        "invalid_lines": report.problems_found,
         "wrong_counts": wrong,
         "not_checked": [f"{item.check}: {item.why}" for item in report.skips],
         "history_lines": len(report.history.lines),

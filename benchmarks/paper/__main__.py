@@ -7,6 +7,7 @@ part adds its rows to the folder beside the file, and writes the page `index.htm
 import argparse
 import difflib
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -14,8 +15,9 @@ from fractions import Fraction
 import uvloop
 
 from benchmarks.chain import machine
-from benchmarks.paper import breakdown, divergence, overhead, recovery
-from benchmarks.paper.files import deliver_parts
+from benchmarks.paper import breakdown, divergence, estimate, overhead, recovery
+from benchmarks.paper.files import as_json, deliver_part
+from benchmarks.paper.goals import ENDS, MODES_IN_ORDER
 from benchmarks.paper.peers import measure
 from benchmarks.paper.running import Failed
 from benchmarks.paper.services import (
@@ -36,65 +38,116 @@ SHORT_PARTS = ("overhead", "recovery")
 Rows = list[dict[str, object]]
 
 
+MODES_OF = {
+    "ablations": MODES_IN_ORDER,
+    "recovery": ("NonStop", "Remus", "LineageStash"),
+    "divergence": MODES,
+}
+"""Modes of a part, where none are named; of all others the two ends."""
+
+KILLS = 10
+
+
 @dataclass(frozen=True)
 class Run:
-    """What one call measures."""
+    """What one call measures. `modes`, `states`, `kills`: None where a part decides."""
 
     services: Sequence[Service]
-    modes: Sequence[str]
+    modes: Sequence[str] | None
     settings: Settings
     plan: overhead.Plan
     short: bool
     bytes_given: bool
     services_given: bool
     loads: Sequence[str]
-    kills: int
+    kills: int | None
+    states: str | None
+
+    def modes_of(self, part: str) -> Sequence[str]:
+        """The modes of a part; the short form has no time for more than two."""
+        return self.modes or (ENDS if self.short else MODES_OF.get(part, ENDS))
+
+    def settings_of(self, part: str) -> Settings:
+        """The settings of a part. The order of modes is judged with whole states, as the paper has them."""
+        whole = self.states == "whole" if self.states is not None else part == "ablations"
+        return replace(self.settings, whole=whole)
+
+    def kills_of(self, part: str) -> int:
+        """Kills of each kind."""
+        if self.kills is not None:
+            return self.kills
+        return divergence.KILLS if part == "divergence" else KILLS
+
+    @property
+    def processes(self) -> Sequence[str]:
+        """What is killed of a primary."""
+        return ("both",) if self.short else recovery.PROCESSES
+
+    @property
+    def eased(self) -> bool:
+        """Whether saturated load gets smaller states."""
+        return not self.bytes_given and cores() < overhead.CORES_FULL
+
+    @property
+    def scaled(self) -> Sequence[Service]:
+        """Where the size of states is varied."""
+        return self.services if self.services_given else [SERVICES[name] for name in overhead.SCALED]
+
+    @property
+    def batches(self) -> Sequence[int]:
+        """Rows of a batch, where they are varied."""
+        return (1, FULL_BATCH) if self.short else overhead.BATCHES
 
 
-def _overhead(run: Run) -> Coroutine[None, None, Rows]:
-    eased = not run.bytes_given and cores() < overhead.CORES_FULL
-    return overhead.overhead(run.services, run.modes, run.settings, run.plan, run.loads, eased=eased)
+Measured = Coroutine[None, None, Rows]
 
 
-def _batches(run: Run) -> Coroutine[None, None, Rows]:
-    sizes = (1, FULL_BATCH) if run.short else overhead.BATCHES
-    settings = [replace(run.settings, batch=size) for size in sizes]
-    return overhead.swept(run.services, run.modes, settings, "L1", run.plan)
+def _overhead(run: Run) -> Measured:
+    modes, settings = run.modes_of("overhead"), run.settings_of("overhead")
+    return overhead.overhead(run.services, modes, settings, run.plan, run.loads, eased=run.eased)
 
 
-def _ablations(run: Run) -> Coroutine[None, None, Rows]:
+def _batches(run: Run) -> Measured:
+    settings = [replace(run.settings_of("batches"), batch=size) for size in run.batches]
+    return overhead.swept(run.services, run.modes_of("batches"), settings, "L1", run.plan)
+
+
+def _ablations(run: Run) -> Measured:
     # Where one batch is under way, a model is idle while it is copied.
-    return overhead.swept(run.services, run.modes, [run.settings], "L2", run.plan)
+    modes, settings = run.modes_of("ablations"), run.settings_of("ablations")
+    return overhead.swept(run.services, modes, [settings], "L2", run.plan)
 
 
-def _scale(run: Run) -> Coroutine[None, None, Rows]:
-    chosen = run.services if run.services_given else [SERVICES[name] for name in overhead.SCALED]
-    settings = [replace(run.settings, bytes=part) for part in overhead.BYTES]
-    return overhead.swept(chosen, run.modes, settings, "L1", run.plan)
+def _scale(run: Run) -> Measured:
+    settings = [replace(run.settings_of("scale"), bytes=part) for part in overhead.BYTES]
+    return overhead.swept(run.scaled, run.modes_of("scale"), settings, "L1", run.plan)
 
 
-def _recovery(run: Run) -> Coroutine[None, None, Rows]:
-    processes = ("both",) if run.short else recovery.PROCESSES
-    return recovery.recovery(run.services, run.modes, run.settings, run.kills, processes)
+def _recovery(run: Run) -> Measured:
+    modes, settings = run.modes_of("recovery"), run.settings_of("recovery")
+    return recovery.recovery(run.services, modes, settings, run.kills_of("recovery"), run.processes)
 
 
-def _correlated(run: Run) -> Coroutine[None, None, Rows]:
-    return recovery.correlated(run.services, run.modes, run.settings, run.kills)
+def _correlated(run: Run) -> Measured:
+    modes, settings = run.modes_of("correlated"), run.settings_of("correlated")
+    return recovery.correlated(run.services, modes, settings, run.kills_of("correlated"))
 
 
-def _divergence(run: Run) -> Coroutine[None, None, Rows]:
-    return divergence.divergence(run.modes, run.settings, run.kills)
+def _divergence(run: Run) -> Measured:
+    modes, settings = run.modes_of("divergence"), run.settings_of("divergence")
+    return divergence.divergence(modes, settings, run.kills_of("divergence"))
 
 
-def _breakdown(run: Run) -> Coroutine[None, None, Rows]:
-    return breakdown.breakdown(run.services, run.modes, run.settings, run.plan.window_s)
+def _breakdown(run: Run) -> Measured:
+    modes, settings = run.modes_of("breakdown"), run.settings_of("breakdown")
+    return breakdown.breakdown(run.services, modes, settings, run.plan.window_s)
 
 
-def _peers(run: Run) -> Coroutine[None, None, Rows]:
-    return measure.peers(run.services, run.settings, run.plan)
+def _peers(run: Run) -> Measured:
+    return measure.peers(run.services, run.settings_of("peers"), run.plan)
 
 
-PARTS: dict[str, Callable[[Run], Coroutine[None, None, Rows]]] = {
+PARTS: dict[str, Callable[[Run], Measured]] = {
     "overhead": _overhead,
     "batches": _batches,
     "ablations": _ablations,
@@ -110,21 +163,47 @@ PEERS = "peers"
 """Part of all where Ray Serve is installed."""
 
 
+def takes_s(part: str, run: Run) -> float:
+    """About how long a part takes."""
+    modes, kills = run.modes_of(part), run.kills_of(part)
+    match part:
+        case "overhead":
+            return estimate.of_pairs(run.services, modes, 1, len(run.loads), run.plan)
+        case "batches":
+            return estimate.of_pairs(run.services, modes, len(run.batches), 1, run.plan)
+        case "scale":
+            return estimate.of_pairs(run.scaled, modes, len(overhead.BYTES), 1, run.plan)
+        case "breakdown":
+            return estimate.of_breakdown(run.services, modes, run.plan.window_s)
+        case "recovery":
+            return estimate.of_kills(run.services, modes, kills, len(run.processes))
+        case "correlated":
+            return estimate.of_correlated(run.services, modes, kills)
+        case "divergence":
+            return estimate.of_kills([divergence.SERVICE], divergence.runs(modes), kills, 1)
+        case _:
+            return estimate.of_pairs(run.services, modes, 1, 1, run.plan)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and write; 1 if anything failed, was lost or was doubled."""
+    """Measure and write; 1 if anything failed, was lost or was doubled. Each part is delivered when it is
+    measured, and one that fails keeps no other from being measured."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
         run = _run(options)
     except ValueError as error:
         parser.error(str(error))
+    parts, failed = _parts(options), []
+    times = {part: takes_s(part, run) for part in parts}
+    each = ", ".join(f"{part} {estimate.said(took)}" for part, took in times.items())
+    print(f"about {estimate.said(sum(times.values()))}: {each}", file=sys.stderr, flush=True)
     results: dict[str, Result] = {}
-    for part in _parts(options):
-        try:
-            rows = uvloop.run(_measured(PARTS[part], run))
-        except (CannotStart, Failed, TimeoutError) as error:
-            print(f"part {part}: {error or 'a graph was not ready in time'}", file=sys.stderr)
-            return 1
+    for part in parts:
+        rows = _rows_of_part(part, run)
+        if rows is None:
+            failed.append(part)
+            continue
         results[part] = {
             "bench": f"paper/{part}",
             "machine": machine(),
@@ -132,9 +211,26 @@ def main(arguments: list[str] | None = None) -> int:
             "command": " ".join(["hams bench paper", *(arguments or [])]),
             "rows": rows,
         }
-    deliver_parts(results, options)
-    rows = [row for result in results.values() for row in rows_of(result)]
-    return int(any(row.get("ok") is False or (row.get("failed") and "kills" in row) for row in rows))
+        deliver_part(part, results, options)
+    if options.output == "json" and results:
+        print(as_json(results), flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}; the other parts are measured", file=sys.stderr)
+    measured = [row for result in results.values() for row in rows_of(result)]
+    lost = any(row.get("ok") is False or (row.get("failed") and "kills" in row) for row in measured)
+    return int(bool(failed) or lost)
+
+
+def _rows_of_part(part: str, run: Run) -> Rows | None:
+    """None, and what happened on stderr, if it could not be measured."""
+    try:
+        return uvloop.run(_measured(PARTS[part], run))
+    except (CannotStart, Failed, TimeoutError) as error:
+        print(f"part {part}: {error or 'a graph was not ready in time'}", file=sys.stderr, flush=True)
+    except Exception:  # noqa: BLE001 # the boundary: whatever broke here must not cost hours of other parts
+        print(f"part {part}:", file=sys.stderr)
+        traceback.print_exc()
+    return None
 
 
 def _parts(options: argparse.Namespace) -> list[str]:
@@ -146,7 +242,7 @@ def _parts(options: argparse.Namespace) -> list[str]:
     return [part for part in PARTS if part != PEERS or measure.missing() is None]
 
 
-async def _measured(part: Callable[[Run], Coroutine[None, None, Rows]], run: Run) -> Rows:
+async def _measured(part: Callable[[Run], Measured], run: Run) -> Rows:
     return await part(run)
 
 
@@ -163,13 +259,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pace", choices=("paper", "none"), default="paper")
     parser.add_argument("--state", choices=("everything", "cells"), default="everything")
     parser.add_argument(
+        "--states",
+        choices=("whole", "chunks"),
+        default=None,
+        help="how states travel: all of them, or the chunks that changed (part ablations: whole; others: "
+        "chunks)",
+    )
+    parser.add_argument(
         "--bytes", type=_part_of_one, default=None, metavar="1/8", help="a part of every state"
     )
     parser.add_argument("--batch", type=_rows, default=FULL_BATCH, help="rows of a batch")
     parser.add_argument("--rows-per-request", type=int, choices=(1, 64), default=64)
     parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
     parser.add_argument("--short", action="store_true", help="SP and OLM, a few windows: does it run?")
-    parser.add_argument("--kills", type=int, default=10, help="of each kind")
+    parser.add_argument(
+        "--kills", type=int, default=None, help=f"of each kind ({KILLS}; part divergence: {divergence.KILLS})"
+    )
     parser.add_argument("--pairs", type=int, default=6, help="pairs of windows")
     parser.add_argument("--window-s", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -192,18 +297,14 @@ def _run(options: argparse.Namespace) -> Run:
         raise ValueError(said)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
     services = [SERVICES[name] for name in names]
-    modes = options.modes or ("NonStop", "Remus")
-    for mode in modes:
-        if (said := too_little_memory(services, mode, settings)) is not None:
-            raise ValueError(said)
     plan = (
         overhead.Plan(2, 3.0, 0.5, options.seed)
         if options.short
         else overhead.Plan(options.pairs, options.window_s, min(1.0, options.window_s / 4), options.seed)
     )
-    return Run(
+    run = Run(
         services,
-        modes,
+        options.modes,
         settings,
         plan,
         options.short,
@@ -211,7 +312,12 @@ def _run(options: argparse.Namespace) -> Run:
         options.services is not None,
         ("L1",) if options.short else options.loads,
         1 if options.short else options.kills,
+        options.states,
     )
+    for mode in dict.fromkeys(mode for part in _parts(options) for mode in run.modes_of(part)):
+        if (said := too_little_memory(services, mode, settings)) is not None:
+            raise ValueError(said)
+    return run
 
 
 def _one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:

@@ -9,14 +9,14 @@ reply, in which replication is waited for.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.paper.recovery import recorded
-from benchmarks.paper.running import running
+from benchmarks.paper.running import Sample, running
 from benchmarks.paper.services import BARE, Service, Settings
 from benchmarks.paper.traces import Note, notes
+from benchmarks.report import ms
 
 PARTS = ("admission", "models", "capture wait", "hops", "tail")
 
@@ -62,7 +62,7 @@ def batches_of(lines: Sequence[Note]) -> list[Batch]:
             current, began, wanted = Batch(note.at, 0), {}, {}
         elif current is None:
             continue
-        elif note.what == "StartBatch":
+        elif note.kind == "StartBatch":
             began[note.who] = note.at
         elif note.what == "UpdateWanted":
             wanted[note.who] = note.at
@@ -87,7 +87,7 @@ def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
     acknowledged: list[int] = []
     for note in lines:
         words = note.what.split()
-        if note.what == "Capture":
+        if note.kind == "Capture":
             began[note.who] = note.at
         elif note.what == "Captured" and note.who in began:
             capture.append(note.at - began.pop(note.who))
@@ -105,31 +105,29 @@ def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
 async def breakdown(
     services: Sequence[Service], modes: Sequence[str], settings: Settings, seconds: float
 ) -> list[dict[str, object]]:
-    """A row for each service, for bare metal and each mode."""
+    """A row for each service, for bare metal and each mode; for a learner one that trains and one that
+    infers."""
     return [
-        await _row(service, mode, settings, seconds)
+        row
         for service, mode in itertools.product(services, (BARE, *modes))
+        for row in await _rows(service, mode, settings, seconds)
     ]
 
 
-async def _row(service: Service, mode: str, settings: Settings, seconds: float) -> dict[str, object]:
+async def _rows(service: Service, mode: str, settings: Settings, seconds: float) -> list[dict[str, object]]:
     async with recorded() as (_, traces), running(service, mode, settings) as graph:
         await graph.window(1, 2.0, 0.0)
         before = graph.cpu_by_kind()
         samples = await graph.window(1, seconds, 0.0)
         spent = graph.cpu_by_kind()
-        lines = _since(traces, len(samples))
-    parts = [batch for batch in (item.parts() for item in batches_of(lines)) if batch][-len(samples) :]
-    return {
+        lines = [note for note in notes(traces) if samples and samples[0].began <= note.at / 1e9]
+    shared: dict[str, object] = {
         "service": service.name,
         "mode": mode,
         "case": "breakdown",
         **settings.said(),
-        "batches": len(parts),
-        "latency_ms": round(1000 * float(np.median([item.ended - item.began for item in samples])), 3),
-        "parts_ms": {
-            name: round(float(np.mean([item[name] for item in parts])), 3) if parts else 0.0 for name in PARTS
-        },
+        "pairs": 1,
+        "window_s": seconds,
         "states_ms": {
             op: state_steps([note for note in lines if note.who.startswith(f"{op}-")], op)
             for op in service.stateful
@@ -138,10 +136,30 @@ async def _row(service: Service, mode: str, settings: Settings, seconds: float) 
             kind: round(1000 * (spent[kind] - before[kind]) / max(len(samples), 1), 3) for kind in spent
         },
     }
+    return [{**shared, **kind} for kind in by_kind(samples, batches_of(lines))]
 
 
-def _since(traces: Path, count: int) -> list[Note]:
-    """The lines from the last `count` requests on."""
-    lines = notes(traces)
-    arrivals = [at for at, note in enumerate(lines) if note.what == "ClientRequest"]
-    return lines[arrivals[-count] :] if 0 < count <= len(arrivals) else lines
+def by_kind(samples: Sequence[Sample], batches: Sequence[Batch]) -> list[dict[str, object]]:
+    """Latency and its parts, of each kind of batch. Client and traces have one clock, which tells whose batch
+    it is."""
+    rows: list[dict[str, object]] = []
+    for kind in dict.fromkeys(item.kind for item in samples):
+        mine = [item for item in samples if item.kind == kind]
+        parts = [
+            split
+            for batch in batches
+            if any(item.began <= batch.arrived / 1e9 <= item.ended for item in mine)
+            and (split := batch.parts())
+        ]
+        rows.append(
+            {
+                "kind": kind,
+                "batches": len(parts),
+                "latency_ms": ms(float(np.median([item.ended - item.began for item in mine])), 3),
+                "parts_ms": {
+                    name: round(float(np.mean([item[name] for item in parts])), 3) if parts else 0.0
+                    for name in PARTS
+                },
+            }
+        )
+    return rows

@@ -22,12 +22,15 @@ KEYS = (
     "models",
     "pace",
     "state",
+    "states",
     "bytes",
     "batch",
     "rows_per_request",
     "times",
+    "checkpoint_batches",
     "case",
     "system",
+    "machine",
 )
 """What tells one row of a part from another."""
 
@@ -39,41 +42,61 @@ def key_of(row: Row) -> tuple[object, ...]:
     return tuple(row.get(name) for name in KEYS)
 
 
+def planned(row: Row) -> float:
+    """How much was to be measured for a row: seconds of windows, or kills."""
+    return float(row.get("pairs", 1) * row.get("window_s", 0) + row.get("kills", 0))
+
+
 def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """The new rows in the places of those that they replace, the rest behind."""
+    """The new rows in the places of those that they replace, the rest behind. A row that was measured for
+    longer stays: what a short run says is less."""
     fresh = {key_of(row): row for row in new}
-    placed = [fresh.pop(key_of(row), row) for row in old]
+    placed = []
+    for row in old:
+        other = fresh.pop(key_of(row), row)
+        placed.append(row if planned(other) < planned(row) else other)
     return [*placed, *fresh.values()]
 
 
-def deliver_parts(results: Mapping[str, Result], options: argparse.Namespace) -> None:
-    """Print what was measured, by part. With `--out FILE.json` write it there, and its plot beside it (of the
-    first part); take it into the folder FILE, and make the page there anew."""
-    text = json.dumps(results if len(results) > 1 else next(iter(results.values())), indent=1)
-    if options.output == "json":
-        print(text, flush=True)
-    else:
-        for part, result in results.items():
-            print("\n".join(table_of(part, rows_of(result)).text()), flush=True)
+def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Namespace) -> None:
+    """What was just measured, the last of `results`: its table is printed. With `--out FILE.json` all results
+    are written there, and the plot of the first part beside it; the part is taken into the folder FILE, and
+    the page there made anew."""
+    if options.output != "json":
+        print("\n".join(table_of(part, rows_of(results[part])).text()), flush=True)
     if options.out is None:
         return
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text + "\n")
+    options.out.write_text(as_json(results) + "\n")
     first = next(iter(results))
     draw(first, rows_of(results[first]), options.out.with_suffix(".svg"))
-    for part, result in results.items():
-        _take_in(part, result, options.out.with_suffix(""))
+    _take_in(part, results[part], options.out.with_suffix(""))
     write_page(options.out.with_suffix(""))
+
+
+def as_json(results: Mapping[str, Result]) -> str:
+    """One result alone, several by their parts."""
+    return json.dumps(results if len(results) > 1 else next(iter(results.values())), indent=1)
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """What is told apart by it: rows of two machines do not compare."""
+    return f"{machine['cores']} cores, {machine['processor']}"
 
 
 def _take_in(part: str, result: Result, folder: Path) -> None:
     """Rows into their places among those of earlier runs."""
     folder.mkdir(exist_ok=True)
     file = folder / f"{part}.json"
-    old = rows_of(json.loads(file.read_text())) if file.is_file() else []
-    machine = result["machine"]
-    assert isinstance(machine, dict)
-    stamped = [{**row, "measured": machine["at"], "command": result["command"]} for row in rows_of(result)]
-    together = {**result, "rows": merged(old, stamped)}
+    before = json.loads(file.read_text()) if file.is_file() else {"rows": []}
+    machine: Any = result["machine"]
+    name = machine_name(machine)
+    more = {"machine": name, "measured": machine["at"], "command": result["command"]}
+    stamped = [{**row, **more} for row in rows_of(result)]
+    together = {
+        **result,
+        "machines": {**before.get("machines", {}), name: machine},
+        "rows": merged(rows_of(before), stamped),
+    }
     file.write_text(json.dumps(together, indent=1) + "\n")
     draw(part, rows_of(together), folder / f"{part}.svg")

@@ -1,20 +1,38 @@
 """T7: what was aimed at, what was measured, met or missed, and the part of a batch's time that costs it.
 
-A latency goal is met if the upper bound of the interval meets it. A void run is no result; what was not
-measured says so.
+A goal in per cent is met if the upper bound of the interval meets it and the run is a whole one. A shorter
+run meets none; it misses one only if the lower bound does. Likewise of times after kills. A void run is no
+result; what was not measured says so. All rows are of one machine: others do not compare.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.paper.breakdown import PARTS
-from benchmarks.paper.services import BARE, SERVICES
+from benchmarks.paper.divergence import KILLS as DIVERGENCE_KILLS
+from benchmarks.paper.overhead import EASED
+from benchmarks.paper.paired import WINDOW_MIN_S, WINDOWS_MIN
+from benchmarks.paper.recovery import UNSTORED_BATCHES
+from benchmarks.paper.services import BARE, CHECKPOINT_BATCHES, FULL_BATCH, PAPER_TIMES, SERVICES, replays
 from benchmarks.paper.tables import interval
 
 Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]
 """Rows by part."""
+
+HEADLINE: Mapping[str, object] = {
+    "models": "emulated",
+    "pace": "paper",
+    "times": PAPER_TIMES,
+    "state": "everything",
+    "states": "chunks",
+    "bytes": 1.0,
+    "batch": FULL_BATCH,
+    "rows_per_request": FULL_BATCH,
+    "checkpoint_batches": CHECKPOINT_BATCHES,
+}
+"""Settings of the rows that goals are about, unless a goal says otherwise."""
 
 LATENCY = (
     ("SA", "cells", 0.5),
@@ -28,6 +46,9 @@ LATENCY = (
 )
 """Overhead of NonStop under L1 at a full batch, at most so many per cent."""
 
+LATENCY_REAL = (("SA", 0.5), ("SP", 0.5), ("AP", 0.5), ("FD", 0.5), ("OLV", 0.5), ("OLM", 2.0))
+"""The same with real networks, which only a GPU runs in time."""
+
 LOST = (("cells", 0.5), ("everything", 2.0))
 """Throughput lost under Sat, at most so many per cent, in every service."""
 
@@ -36,8 +57,13 @@ RECOVERED_MS = {"SA": 29.0, "SP": 35.0, "AP": 37.0, "FD": 35.0, "OLV": 63.0, "OL
 
 STATELESS_MS = 80.0
 CORRELATED_MS = {("SP", "o3+o4"): 86.0, ("AP", "o2+o3"): 43.0, ("AP", "rollback"): 182.0}
+KILLS_MIN = 10
+"""Of each kind; of an operator without state one, as in the paper."""
+
 ORDERED = ("SP", "AP", "FD", "OLV", "OLM")
-MET, MISSED, VOID, UNMEASURED = "met", "missed", "void", "not measured"
+ENDS = ("NonStop", "Remus")
+MODES_IN_ORDER = ("NonStop", "BufferedOutputs", "StopAndCopy", "Remus")
+MET, MISSED, VOID, UNMEASURED, TOO_SHORT = "met", "missed", "void", "not measured", "too short"
 
 
 @dataclass(frozen=True)
@@ -53,150 +79,232 @@ class Goal:
 
 def goals(rows: Rows) -> list[Goal]:
     """All of them, in the order of the evaluation's section 10."""
-    return [*_order(rows), *_latency(rows), *_lost(rows), *_recovered(rows), *_correct(rows)]
+    return [
+        *_order(rows),
+        *_latency(rows),
+        *_lost(rows),
+        *_recovered(rows),
+        *_run_again(rows),
+        *_correct(rows),
+        *_divergence(rows),
+    ]
+
+
+# -- which rows, and whether they suffice
+
+
+def chosen(rows: Iterable[Row], **wanted: object) -> list[Row]:
+    """The rows that compare: those with the headline's settings, and what else is `wanted`. Settings that a
+    row does not have, as rows of other parts, are not asked for."""
+    asked = {**HEADLINE, **wanted}
+    return [row for row in rows if all(row.get(name, value) == value for name, value in asked.items())]
+
+
+def is_whole(row: Row) -> bool:
+    """Whether a pair was measured for as long as the evaluation says."""
+    return bool(row["windows"] >= WINDOWS_MIN and row.get("window_s", 0) >= WINDOW_MIN_S)
+
+
+def judged(row: Row, percent: Mapping[str, float], most: float) -> str:
+    """The verdict over a pair, of which `percent` should be `most`."""
+    if row["void"]:
+        return VOID
+    if is_whole(row):
+        return MET if percent["high"] <= most else MISSED
+    return MISSED if percent["low"] > most else TOO_SHORT
+
+
+def _paired(rows: Iterable[Row], **wanted: object) -> Row | None:
+    """The headline row of a pair: everything that the service does."""
+    return next((row for row in chosen(rows, **wanted) if row["kind"] in ("all", "mean")), None)
+
+
+# -- pairs
 
 
 def _latency(rows: Rows) -> Iterator[Goal]:
-    for service, state, most in LATENCY:
-        what = f"{service}: latency NonStop adds, one batch under way ({state})"
-        row = _paired(rows, service, "NonStop", "L1", state, 1.0)
+    emulated = [(service, state, most, "emulated") for service, state, most in LATENCY]
+    real = [(service, "everything", most, "real") for service, most in LATENCY_REAL]
+    for service, state, most, models in (*emulated, *real):
+        networks = "" if models == "emulated" else ", real networks"
+        what = f"{service}: latency NonStop adds, one batch under way ({state}{networks})"
+        row = _paired(
+            rows.get("overhead", ()), service=service, mode="NonStop", load="L1", state=state, models=models
+        )
         if row is None:
             yield Goal(what, f"<= {most} %", "", UNMEASURED)
             continue
         percent = row["overhead_percent"]
-        verdict = VOID if row["void"] else MET if percent["high"] <= most else MISSED
-        costs = "" if verdict == MET else _costs(rows, service)
+        verdict = judged(row, percent, most)
+        costs = "" if verdict == MET else _costs(rows, service, state, models)
         yield Goal(what, f"<= {most} %", f"{interval(percent)} %, {row['added_ms']:.1f} ms", verdict, costs)
 
 
 def _lost(rows: Rows) -> Iterator[Goal]:
     for state, most in LOST:
         for service in SERVICES:
-            row = next(
-                (
-                    item
-                    for item in rows.get("overhead", ())
-                    if (item["service"], item["mode"], item["load"], item["state"])
-                    == (service, "NonStop", "Sat", state)
-                    and item["kind"] in ("all", "mean")
-                ),
-                None,
-            )
             what = f"{service}: throughput NonStop loses, saturated ({state})"
+            mine = [row for row in rows.get("overhead", ()) if row["service"] == service]
+            each = (
+                _paired(mine, mode="NonStop", load="Sat", state=state, bytes=part) for part in (1.0, EASED)
+            )
+            row = next((item for item in each if item is not None), None)
             if row is None:
                 yield Goal(what, f"<= {most} %", "", UNMEASURED)
                 continue
             percent = row["lost_percent"]
-            verdict = VOID if row["void"] else MET if percent["high"] <= most else MISSED
             part = "" if row["bytes"] == 1 else f", states 1/{round(1 / row['bytes'])}"
-            yield Goal(what, f"<= {most} %", f"{interval(percent)} %{part}", verdict)
+            yield Goal(what, f"<= {most} %", f"{interval(percent)} %{part}", judged(row, percent, most))
 
 
 def _order(rows: Rows) -> Iterator[Goal]:
     """NonStop below the two ablations, and those below Remus, with intervals of the ends apart."""
+    both = (*rows.get("ablations", ()), *rows.get("overhead", ()))
     for service in ORDERED:
-        what, goal = f"{service}: order of modes, two batches under way", "NonStop < S1, S2 <= Remus"
+        what = f"{service}: order of modes, two batches under way (whole states)"
+        goal = "NonStop < S1, S2 <= Remus"
         mine = {
             mode: row
-            for mode in ("NonStop", "BufferedOutputs", "StopAndCopy", "Remus")
-            if (row := _paired(rows, service, mode, "L2", "everything", 1.0)) is not None
+            for mode in MODES_IN_ORDER
+            if (row := _paired(both, service=service, mode=mode, load="L2", states="whole")) is not None
         }
-        if not {"NonStop", "Remus"} <= set(mine):
-            yield Goal(what, goal, "", UNMEASURED)
-            continue
         said = ", ".join(f"{mode} {row['overhead_percent']['value']:.1f} %" for mode, row in mine.items())
-        between = [row["overhead_percent"]["value"] for mode, row in mine.items() if mode not in ENDS]
-        low, high = (mine[mode]["overhead_percent"] for mode in ENDS)
-        apart = low["high"] < high["low"] and all(low["low"] <= it <= high["high"] for it in between)
-        void = any(row["void"] for row in mine.values())
-        missing = "" if len(mine) == 4 else " (S1 and S2 not measured)"
-        yield Goal(what, goal, said + missing, VOID if void else MET if apart else MISSED)
+        yield Goal(what, goal, said, _ordered(mine))
 
 
-ENDS = ("NonStop", "Remus")
+def _ordered(mine: Mapping[str, Row]) -> str:
+    if len(mine) < len(MODES_IN_ORDER):
+        return UNMEASURED
+    if any(row["void"] for row in mine.values()):
+        return VOID
+    between = [row["overhead_percent"]["value"] for mode, row in mine.items() if mode not in ENDS]
+    low, high = (mine[mode]["overhead_percent"] for mode in ENDS)
+    apart = low["high"] < high["low"] and all(low["low"] <= it <= high["high"] for it in between)
+    if all(map(is_whole, mine.values())):
+        return MET if apart else MISSED
+    return MISSED if low["low"] > high["high"] else TOO_SHORT
 
 
-def _recovered(rows: Rows) -> Iterator[Goal]:
-    for service, most in RECOVERED_MS.items():
-        times = [
-            parts["recovered"]
-            for row in rows.get("recovery", ())
-            if (row["service"], row["mode"]) == (service, "NonStop") and "stateless" not in row["case"]
-            for parts in row["samples_ms"]["steps"]
-            if "recovered" in parts
-        ]
-        yield _time(f"{service}: a stateful primary killed, recovered (median)", most, times)
-    stateless = [
-        parts["recovered"]
-        for row in rows.get("recovery", ())
-        if row["mode"] == "NonStop" and "stateless" in row["case"]
-        for parts in row["samples_ms"]["steps"]
-        if "recovered" in parts
-    ]
-    yield _time("an operator without state killed, recovered (median)", STATELESS_MS, stateless)
-    for (service, case), most in CORRELATED_MS.items():
-        times = [
-            parts["recovered"]
-            for row in rows.get("correlated", ())
-            if (row["service"], row["mode"], row["case"]) == (service, "NonStop", case)
-            for parts in row["samples_ms"]["steps"]
-            if "recovered" in parts
-        ]
-        yield _time(f"{service}: {case}, recovered (median)", most, times)
-
-
-def _time(what: str, most: float, times: Sequence[float]) -> Goal:
-    goal = f"<= {most:g} ms"
-    if not times:
-        return Goal(what, goal, "", UNMEASURED)
-    ordered = sorted(times)
-    median = ordered[len(ordered) // 2]
-    said = f"{median:.0f} ms over {len(ordered)} kill{'s' if len(ordered) > 1 else ''}"
-    return Goal(what, goal, said, MET if median <= most else MISSED)
-
-
-def _correct(rows: Rows) -> Iterator[Goal]:
-    judged = [row for part in ("recovery", "correlated", "divergence") for row in rows.get(part, ())]
-    what = "failed, lost or doubled over all kills"
-    if judged:
-        wrong = sum(not row["ok"] or row["failed"] > 0 for row in judged)
-        kills = sum(row["kills"] for row in judged)
-        yield Goal(what, "0", f"{wrong} of {len(judged)} kinds of kill, {kills} kills", _zero(wrong))
-    else:
-        yield Goal(what, "0", "", UNMEASURED)
-    seen = rows.get("divergence", ())
-    what = "requests with two visible answers, a random learner killed"
-    if seen:
-        differing = sum(row["differing"] for row in seen)
-        asked = sum(row["asked_again"] for row in seen)
-        yield Goal(what, "0", f"{differing} of {asked}", _zero(differing))
-    else:
-        yield Goal(what, "0", "", UNMEASURED)
-
-
-def _zero(number: int) -> str:
-    return MISSED if number else MET
-
-
-def _paired(rows: Rows, service: str, mode: str, load: str, state: str, part: float) -> Row | None:
-    """The headline row of a pair: everything that the service does, at a full batch."""
-    return next(
-        (
-            row
-            for row in (*rows.get("overhead", ()), *rows.get("ablations", ()))
-            if (row["service"], row["mode"], row["load"], row["state"], row["bytes"], row["batch"])
-            == (service, mode, load, state, part, 64)
-            and row["kind"] in ("all", "mean")
-        ),
-        None,
-    )
-
-
-def _costs(rows: Rows, service: str) -> str:
-    """Which parts of a batch's time grew most from bare metal to NonStop."""
-    parts = {row["mode"]: row["parts_ms"] for row in rows.get("breakdown", ()) if row["service"] == service}
+def _costs(rows: Rows, service: str, state: str, models: str) -> str:
+    """Which parts of a batch's time grew most from bare metal to NonStop; of a learner's one that trains."""
+    mine = chosen(rows.get("breakdown", ()), service=service, state=state, models=models)
+    parts = {row["mode"]: row["parts_ms"] for row in mine if row.get("kind") != "infer"}
     if not {BARE, "NonStop"} <= set(parts):
         return ""
     grown = {name: parts["NonStop"][name] - parts[BARE][name] for name in PARTS}
     largest = sorted(grown, key=lambda name: -grown[name])[:2]
     return ", ".join(f"{name} + {grown[name]:.1f} ms" for name in largest if grown[name] > 0)
+
+
+# -- kills
+
+
+def _recovered(rows: Rows) -> Iterator[Goal]:
+    nonstop = chosen(rows.get("recovery", ()), mode="NonStop")
+    for service, most in RECOVERED_MS.items():
+        mine = [row for row in nonstop if row["service"] == service and not _is_stateless(row)]
+        yield _time(f"{service}: a stateful primary killed, recovered (median)", most, mine)
+    what = "an operator without state killed, recovered (median)"
+    yield _time(what, STATELESS_MS, [row for row in nonstop if _is_stateless(row)])
+    for (service, case), most in CORRELATED_MS.items():
+        mine = chosen(rows.get("correlated", ()), mode="NonStop", service=service, case=case)
+        yield _time(f"{service}: {case}, recovered (median)", most, mine)
+
+
+def _is_stateless(row: Row) -> bool:
+    return "stateless" in row["case"]
+
+
+def _times(mine: Iterable[Row]) -> list[float]:
+    """After each kill that was recovered from, ms."""
+    steps = [parts for row in mine for parts in row["samples_ms"]["steps"]]
+    return sorted(parts["recovered"] for parts in steps if "recovered" in parts)
+
+
+def _time(what: str, most: float, mine: Sequence[Row]) -> Goal:
+    goal, times = f"<= {most:g} ms", _times(mine)
+    if not times:
+        return Goal(what, goal, "", UNMEASURED)
+    median = times[len(times) // 2]
+    said = f"{median:.0f} ms over {_kills(times)}"
+    if all(map(_killed_enough, mine)):
+        return Goal(what, goal, said, MET if median <= most else MISSED)
+    return Goal(what, goal, said, MISSED if times[0] > most else TOO_SHORT)
+
+
+def _kills(times: Sequence[float]) -> str:
+    return f"{len(times)} kill{'s' if len(times) > 1 else ''}"
+
+
+def _killed_enough(row: Row) -> bool:
+    least = 1 if _is_stateless(row) else DIVERGENCE_KILLS if row["case"] == "divergence" else KILLS_MIN
+    return bool(row["kills"] >= least)
+
+
+def _run_again(rows: Rows) -> Iterator[Goal]:
+    """LineageStash recovers, in no less than the batches that it runs again took; and how much longer that is
+    than NonStop's time."""
+    recovery = rows.get("recovery", ())
+    goal = f"recovers, nothing lost; no less than {UNSTORED_BATCHES} batches took"
+    for service in SERVICES:
+        what = f"{service}: LineageStash, a state run again (median)"
+        mine = [
+            row
+            for row in chosen(recovery, service=service, mode="LineageStash")
+            if not _is_stateless(row) and row["recovered_ms"] is not None
+        ]
+        times = _times(mine)
+        if not times:
+            yield Goal(what, goal, "", UNMEASURED)
+            continue
+        median = times[len(times) // 2]
+        beside = [row for row in chosen(recovery, service=service, mode="NonStop") if not _is_stateless(row)]
+        other = _times(beside)
+        ratio = f", {median / other[len(other) // 2]:.1f} x NonStop" if other else ""
+        yield Goal(what, goal, f"{median:.0f} ms over {_kills(times)}{ratio}", _ran_again(mine))
+
+
+def _ran_again(mine: Sequence[Row]) -> str:
+    if any(not row["ok"] or row["failed"] for row in mine):
+        return MISSED
+    far = [row for row in mine if row.get("unstored_batches", 0) >= UNSTORED_BATCHES]
+    batch_ms = [row["unstored_ms"] / row["unstored_batches"] for row in far]
+    if any(row["recovered_ms"] < UNSTORED_BATCHES * took for row, took in zip(far, batch_ms, strict=True)):
+        return MISSED
+    return MET if len(far) == len(mine) and all(map(_killed_enough, mine)) else TOO_SHORT
+
+
+def _correct(rows: Rows) -> Iterator[Goal]:
+    """Where a lost state is run again, other goals say what is promised."""
+    parts = ("recovery", "correlated", "divergence")
+    mine = [row for part in parts for row in rows.get(part, ()) if not replays(row["mode"])]
+    what = "failed, lost or doubled over all kills"
+    if not mine:
+        yield Goal(what, "0", "", UNMEASURED)
+        return
+    wrong = sum(not row["ok"] or row["failed"] > 0 for row in mine)
+    kills = sum(row["kills"] for row in mine)
+    yield Goal(what, "0", f"{wrong} of {len(mine)} kinds of kill, {kills} kills", _none(wrong, mine))
+
+
+def _divergence(rows: Rows) -> Iterator[Goal]:
+    """Two visible values of one unit: none where states are replicated, some where they are run again."""
+    seen = [row for row in rows.get("divergence", ()) if "two_values" in row]
+    mine = [row for row in seen if not replays(row["mode"])]
+    what = "units with two visible values, a random learner killed"
+    two = sum(row["two_values"] + row["differing"] for row in mine)
+    said = f"{two} of {sum(row['requests'] for row in mine)} requests"
+    yield Goal(what, "0", said if mine else "", _none(two, mine) if mine else UNMEASURED)
+    again = sorted((row for row in seen if replays(row["mode"])), key=lambda row: row["checkpoint_batches"])
+    said = ", ".join(
+        f"{row['two_values']} of {row['requests']} (stored every {row['checkpoint_batches']})"
+        for row in again
+    )
+    guilty = any(row["two_values"] for row in again)
+    verdict = MET if guilty else MISSED if again and all(map(_killed_enough, again)) else TOO_SHORT
+    yield Goal(f"{what}, LineageStash", "> 0: it is found guilty", said, verdict if again else UNMEASURED)
+
+
+def _none(number: int, mine: Sequence[Row]) -> str:
+    """The verdict over what must not happen: once is enough to miss it, and few kills prove nothing."""
+    return MISSED if number else MET if all(map(_killed_enough, mine)) else TOO_SHORT

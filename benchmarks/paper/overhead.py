@@ -5,6 +5,7 @@ for each service, mode, load and kind of request (a service that learns online t
 """
 
 import itertools
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.chain import cpu_s
-from benchmarks.paper.paired import WANDER_MAX, Ratio, orders, rate, ratio_of_medians, ratio_of_rates, wander
-from benchmarks.paper.running import Failed, Running, Sample, running
+from benchmarks.paper.paired import (
+    OTHERS_MAX,
+    WANDER_MAX,
+    Ratio,
+    orders,
+    rate,
+    ratio_of_medians,
+    ratio_of_rates,
+    wander,
+)
+from benchmarks.paper.running import Failed, Running, Sample, cpu_of_family, running
 from benchmarks.paper.services import BARE, Service, Settings
 from benchmarks.report import ms
 
@@ -62,7 +72,7 @@ async def _load(bare: Running, other: Running, load: str, plan: Plan) -> list[di
     busy = {"bare": 0.0, "mode": 0.0}
     idle = {"bare": 0.0, "mode": 0.0}
     graphs = {"bare": bare, "mode": other}
-    machine_before, began = cpu_s(), time.perf_counter()
+    others_before, began = _others_s(), time.perf_counter()
     for first in orders(plan.pairs, plan.seed):
         for side in ("bare", "mode") if first else ("mode", "bare"):
             rest = "mode" if side == "bare" else "bare"
@@ -71,11 +81,11 @@ async def _load(bare: Running, other: Running, load: str, plan: Plan) -> list[di
             busy[side] += graphs[side].cpu_s() - before[side]
             idle[rest] += graphs[rest].cpu_s() - before[rest]
     spent = plan.pairs * plan.window_s
-    others = cpu_s() - machine_before - sum((*busy.values(), *idle.values()))
     cpu: dict[str, object] = {f"{side}_busy_cores": round(busy[side] / spent, ROUND) for side in busy} | {
         f"{side}_idle_cores": round(idle[side] / spent, ROUND) for side in idle
     }
-    cpu["others_cores"] = round(others / (time.perf_counter() - began), ROUND)
+    others = (_others_s() - others_before) / (time.perf_counter() - began)
+    cpu["others_cores"] = round(others, ROUND)
     failed_over = [graph.name for graph in graphs.values() if await graph.failed_over()]
     kinds = ("train", "infer") if service.trains else ("all",)
     return [
@@ -85,13 +95,21 @@ async def _load(bare: Running, other: Running, load: str, plan: Plan) -> list[di
             "load": load,
             "kind": kind,
             **other.settings.said(),
+            "pairs": plan.pairs,
+            "window_s": plan.window_s,
             **cpu,
             **(measures := compared(windows["bare"], windows["mode"], kind, plan.seed)),
             "failed_over": failed_over,
-            "void": bool(measures["disturbed"] or failed_over),
+            "void": bool(measures["disturbed"] or failed_over or others > OTHERS_MAX),
         }
         for kind in (*kinds, *(("mean",) if service.trains else ()))
     ]
+
+
+def _others_s() -> float:
+    """CPU seconds of the machine that were neither this process's, which is the client, nor those of what it
+    has started: two graphs, their etcd and managers."""
+    return cpu_s() - cpu_of_family(os.getpid())
 
 
 def compared(bare: Sequence[Window], mode: Sequence[Window], kind: str, seed: int) -> dict[str, object]:

@@ -14,6 +14,14 @@ RESAMPLES = 2000
 WANDER_MAX = 0.03
 """A run whose bare metal wanders by more than this between windows is disturbed, and judged void."""
 
+OTHERS_MAX = 0.25
+"""Cores that others may take meanwhile; a run beside more is void. Two graphs fill two cores at times, and
+what is taken from one of them is missing then."""
+
+WINDOWS_MIN = 12
+WINDOW_MIN_S = 10.0
+"""So many windows that are so long are a whole run; a shorter one can miss a goal, and meets none."""
+
 
 @dataclass(frozen=True)
 class Ratio:

@@ -6,16 +6,28 @@ It shows what is there: parts and services that were not measured are left out, 
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.breakdown import PARTS
 from benchmarks.paper.goals import MET, MISSED, UNMEASURED, goals
-from benchmarks.paper.published import PUBLISHED, bare_ms
-from benchmarks.paper.services import MODES, SERVICES
-from benchmarks.paper.tables import ABSENT, Table, interval, size, table_of, verdict
+from benchmarks.paper.published import PUBLISHED
+from benchmarks.paper.services import MODES, SERVICES, replays
+from benchmarks.paper.tables import (
+    ABSENT,
+    PAPER_PERCENT,
+    Table,
+    interval,
+    machine_of,
+    on_machines,
+    paper_percent,
+    setting,
+    table_of,
+    verdict,
+)
 from benchmarks.plots import bars, lines, stacked
 from benchmarks.report import Result, rows_of
 
@@ -40,17 +52,22 @@ HEAD = """
 Bare metal is the same graph without replication (mode <code>None</code>); it and one mode run at once as two
 graphs and are asked in turn, window by window. Percentages are ratios of medians; in brackets a bootstrap
 interval of 95 % over pairs of windows. Only ratios compare; absolute times are this machine's. A run whose
-bare metal wanders by more than 3 % between windows, or in which a role changed hands, is <b>void</b>: it is
-shown, and it is no result. <i>Others' cores</i> is what else the machine did meanwhile.</p>
-<p>Models are <b>emulated</b> unless a row says otherwise: a narrow network computes, and an operator then
-waits until its device would be done, without CPU. Device times add up to the paper's NonStop / 1.02, split by
-assumption; <code>--times</code> replaces them. States are real bytes in memory, captured, sent and received
-by the product. <i>everything</i>: all of a module, as in the paper; <i>cells</i>: what changes. States travel
-whole: deltas are not built yet. LineageStash is ours, made after what the paper says of its own.</p>
+bare metal wanders by more than 3 % between windows, beside which others took more than a quarter of a core
+(<i>others' cores</i>), or in which a role changed hands, is <b>void</b>: it is shown, and it is no result. A
+run with less than 12 windows of 10 s meets no goal: it is <b>too short</b>, unless its lower bound misses
+one.</p>
+<p>Models are <b>emulated</b> unless a row's setting says <i>real</i>: a narrow network computes, and an
+operator then waits until its device would be done, without CPU. Device times add up to bare metal in the
+paper, split by assumption; <code>--times</code> replaces them, and the setting names others. The paper gives
+bare metal for SA and OLM only. For the others NonStop / 1.02 is taken for it: percentages with a star rest on
+that, and NonStop's 2.0 says nothing else. States are real bytes in memory, captured, sent and received by the
+product. <i>everything</i>: all of a module, as in the paper; <i>cells</i>: what changes. They travel as the
+chunks that changed; <i>whole</i>: all of them, each time. LineageStash is ours, made after what the paper
+says of its own.</p>
 <p>Data come from packages: digits of scikit-learn, prices of vega_datasets, texts of
-<code>pydoc_data.topics</code>; speech is synthesised from words. No accuracy is claimed. Real models on a
-GPU: not measured.</p>
+<code>pydoc_data.topics</code>; speech is synthesised from words. No accuracy is claimed.</p>
 """
+UNREAL = "<p>Real models on a GPU: not measured.</p>"
 
 STYLE = """
 :root { color-scheme: light; }
@@ -62,8 +79,9 @@ table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabu
 th { text-align: left; border-bottom: 2px solid #8c959f; padding: .25rem .6rem; vertical-align: bottom; }
 td { border-bottom: 1px solid #d8dee4; padding: .22rem .6rem; vertical-align: top; }
 .met { color: #116329; font-weight: 600; } .missed { color: #a40e26; font-weight: 600; }
-.void, .not { color: #7d4e00; }
-.met, .missed, .void, .not { white-space: nowrap; } img { max-width: 860px; width: 100%; margin: .6rem 0; }
+.void, .not, .too { color: #7d4e00; }
+.met, .missed, .void, .not, .too { white-space: nowrap; }
+img { max-width: 860px; width: 100%; margin: .6rem 0; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: #0550ae; }
 """
 
@@ -74,29 +92,25 @@ def parts_of(folder: Path) -> dict[str, Result]:
 
 
 def write_page(folder: Path) -> None:
-    """`index.html` of all parts that lie in a folder."""
+    """`index.html` of all parts that lie in a folder; rows of one machine beside each other."""
     results = parts_of(folder)
     rows = {part: rows_of(result) for part, result in results.items() if part in TITLES}
-    sections = [_facts(results), HEAD, _section("T7. Goals", _goals(rows))]
-    if rows.get("overhead") or rows.get("ablations"):
-        sections.append(
-            _section(
-                "T1. Latency of one batch",
-                _latency(rows),
-                _picture(folder, "overhead"),
-                _picture(folder, "ablations"),
-            )
-        )
-        sections.append(_section("T2. Throughput, normalised to bare metal", _throughput(rows)))
-    for part, title in TITLES.items():
-        if not rows.get(part):
-            continue
-        table = html(table_of(part, rows[part]))
+    machines = list(dict.fromkeys(machine_of(row) for each in rows.values() for row in each))
+    sections = [_facts(results), HEAD]
+    if not any(row.get("models") == "real" for each in rows.values() for row in each):
+        sections.append(UNREAL)
+    for machine in machines:
+        mine = {part: [row for row in each if machine_of(row) == machine] for part, each in rows.items()}
+        where = f", {machine}" if len(machines) > 1 else ""
+        sections.append(_section(f"T7. Goals{where}", _goals(mine)))
+        if mine.get("overhead") or mine.get("ablations"):
+            sections.append(_section(f"T1. Latency of one batch{where}", _latency(mine)))
+            sections.append(_section(f"T2. Throughput, normalised to bare metal{where}", _throughput(mine)))
+    for part in filter(rows.get, TITLES):
+        table = html(on_machines(table_of(part, rows[part]), rows[part]))
         if part in ("overhead", "ablations"):
             table = f"<details><summary>{len(rows[part])} rows</summary>{table}</details>"
-            sections.append(_section(title, table))
-        else:
-            sections.append(_section(title, table, _picture(folder, part)))
+        sections.append(_section(TITLES[part], _picture(folder, part), table))
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>HAMS: the evaluation</title>'
         f"<style>{STYLE}</style></head><body><h1>HAMS: six services, and what each mode costs</h1>"
@@ -118,7 +132,7 @@ def html(table: Table) -> str:
 
 def _colour(cell: str) -> str:
     word = cell.split(":", maxsplit=1)[0].split(" ", maxsplit=1)[0]
-    return f' class="{word}"' if word in (MET, MISSED, "void", "not") else ""
+    return f' class="{word}"' if word in (MET, MISSED, "void", "not", "too") else ""
 
 
 def _section(title: str, *content: str) -> str:
@@ -135,18 +149,23 @@ def _picture(folder: Path, part: str) -> str:
 
 
 def _facts(results: Mapping[str, Result]) -> str:
-    machines = [result["machine"] for result in results.values() if isinstance(result.get("machine"), dict)]
-    if not machines:
-        return ""
-    newest: dict[str, Any] = max(machines, key=lambda item: str(item["at"]))  # type: ignore[index,assignment]
-    versions = ", ".join(f"{name} {number}" for name, number in newest["versions"].items())
-    days = sorted(
-        {str(row.get("measured", ""))[:10] for result in results.values() for row in rows_of(result)}
+    """Each machine that anything was measured on, and the days."""
+    machines: dict[str, dict[str, Any]] = {}
+    days: dict[str, set[str]] = defaultdict(set)
+    for result in results.values():
+        machines |= result.get("machines", {})  # type: ignore[arg-type]
+        for row in rows_of(result):
+            days[machine_of(row)].add(str(row.get("measured", ""))[:10])
+    return "".join(
+        f'<p class="facts">{escape(name)}: {facts["memory_gib"]} GiB, Linux {facts["kernel"]}, '
+        f"Python {facts['python']}; {escape(_versions(facts))}. "
+        f"Measured on {', '.join(sorted(filter(None, days[name])))}.</p>"
+        for name, facts in machines.items()
     )
-    return (
-        f'<p class="facts">{newest["cores"]} cores, {newest["memory_gib"]} GiB, Linux {newest["kernel"]}, '
-        f"Python {newest['python']}; {escape(versions)}. Measured on {', '.join(filter(None, days))}.</p>"
-    )
+
+
+def _versions(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
 
 
 def _goals(rows: Rows) -> str:
@@ -179,7 +198,7 @@ def _latency(rows: Rows) -> str:
     head = (
         "service",
         "mode",
-        "states",
+        "setting",
         "L1 bare ms",
         "L1 ms",
         "L1 overhead %",
@@ -187,28 +206,28 @@ def _latency(rows: Rows) -> str:
         "L2 overhead %",
         "run",
         "paper ms",
-        "paper %",
+        PAPER_PERCENT,
     )
     one, two = (
-        {(row["service"], row["mode"], size(row)): row for row in _headline(rows, load)}
+        {(row["service"], row["mode"], setting(row)): row for row in _headline(rows, load)}
         for load in ("L1", "L2")
     )
     body = []
     for key in sorted({*one, *two}, key=_place):
-        service, mode, states = key
+        service, mode, set_so = key
         first, second = one.get(key), two.get(key)
         published = PUBLISHED[service].latency.get(mode)
         body.append(
             (
                 service,
                 mode,
-                states,
+                set_so,
                 ABSENT if first is None else f"{first['bare_ms']:.1f}",
                 ABSENT if first is None else f"{first['mode_ms']:.1f}",
                 *_cell(first),
                 *_cell(second),
                 ABSENT if published is None else f"{published:.1f}",
-                ABSENT if published is None else f"{100 * (published / bare_ms(service) - 1):.1f}",
+                paper_percent(service, mode),
             )
         )
     return html(Table(head, tuple(body)))
@@ -226,7 +245,7 @@ def _throughput(rows: Rows) -> str:
     head = (
         "service",
         "mode",
-        "states",
+        "setting",
         "bare metal, batches/s",
         "batches/s",
         "of bare metal",
@@ -237,7 +256,7 @@ def _throughput(rows: Rows) -> str:
         (
             row["service"],
             row["mode"],
-            size(row),
+            setting(row),
             f"{row['bare_per_s']:.2f}",
             f"{row['mode_per_s']:.2f}",
             f"{row['mode_per_s'] / row['bare_per_s']:.3f}",
@@ -253,19 +272,22 @@ def _throughput(rows: Rows) -> str:
 
 
 def draw(part: str, rows: Sequence[Row], path: Path) -> None:
-    """The plot of a part."""
+    """The plot of a part, of the machine that measured last: others do not compare."""
+    newest = max(rows, key=lambda row: str(row.get("measured", "")), default={})
+    rows = [row for row in rows if machine_of(row) == machine_of(newest)]
     if part in ("overhead", "ablations"):
         _draw_overhead(rows, path)
     elif part in ("batches", "scale"):
         _draw_lines(part, rows, path)
     elif part == "breakdown":
-        labels = [f"{row['service']} {row['mode']}" for row in rows]
+        labels = [f"{row['service']} {row['mode']}{_kind(row)}{_besides(row)}" for row in rows]
         layers = {name: [row["parts_ms"][name] for row in rows] for name in PARTS}
         stacked(labels, layers, "ms of one batch", path)
     elif part in ("recovery", "correlated"):
         _draw_grouped(rows, lambda row: row["recovered_ms"], "recovered, ms after the kill", path)
     elif part == "divergence":
-        _draw_grouped(rows, lambda row: row["differing"], "requests with two visible answers", path)
+        told = [{**row, "mode": f"{row['mode']}{_every(row)}"} for row in rows]
+        _draw_grouped(told, lambda row: row.get("two_values"), "units with two visible values", path)
     else:
         labels = list(dict.fromkeys(row["service"] for row in rows))
         groups = {
@@ -275,6 +297,20 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
         bars(labels, groups, "ms of one batch, one under way", path)
 
 
+def _kind(row: Row) -> str:
+    return "" if row.get("kind", "all") == "all" else f" {row['kind']}"
+
+
+def _besides(row: Row, *, without: str = "") -> str:
+    """A setting that is not the headline's, for a label."""
+    said = setting(row, without=without)
+    return "" if said == "everything" else f", {said}"
+
+
+def _every(row: Row) -> str:
+    return f", stored every {row['checkpoint_batches']}" if replays(row["mode"]) else ""
+
+
 def _of(rows: Sequence[Row], wanted: Mapping[str, object], field: str) -> float:
     return next(
         (row[field] for row in rows if all(row[name] == value for name, value in wanted.items())), math.nan
@@ -282,19 +318,14 @@ def _of(rows: Sequence[Row], wanted: Mapping[str, object], field: str) -> float:
 
 
 def _draw_overhead(rows: Sequence[Row], path: Path) -> None:
-    chosen = [row for row in rows if row["kind"] in ("all", "mean") and row["load"] in ("L1", "L2")]
-    labels = list(dict.fromkeys((row["service"], row["load"], size(row)) for row in chosen))
-    modes = [mode for mode in MODES if any(row["mode"] == mode for row in chosen)]
-    by_key = {
-        (row["service"], row["load"], size(row), row["mode"]): row["overhead_percent"] for row in chosen
-    }
+    rows = [row for row in rows if row["kind"] in ("all", "mean") and row["load"] in ("L1", "L2")]
+    labels = list(dict.fromkeys(map(_pair, rows)))
+    modes = [mode for mode in MODES if any(row["mode"] == mode for row in rows)]
+    by_key = {(_pair(row), row["mode"]): row["overhead_percent"] for row in rows}
     empty = {"value": math.nan, "low": math.nan, "high": math.nan}
-    cells = {mode: [by_key.get((*label, mode), empty) for label in labels] for mode in modes}
+    cells = {mode: [by_key.get((label, mode), empty) for label in labels] for mode in modes}
     bars(
-        [
-            f"{service} {load}{'' if states == 'everything' else f', {states}'}"
-            for service, load, states in labels
-        ],
+        labels,
         {mode: [cell["value"] for cell in values] for mode, values in cells.items()},
         "latency over bare metal, %",
         path,
@@ -302,42 +333,33 @@ def _draw_overhead(rows: Sequence[Row], path: Path) -> None:
     )
 
 
+def _pair(row: Row) -> str:
+    return f"{row['service']} {row['load']}{_besides(row)}"
+
+
 def _draw_lines(part: str, rows: Sequence[Row], path: Path) -> None:
     field = "batch" if part == "batches" else "bytes"
-    chosen = [row for row in rows if row["kind"] in ("all", "mean")]
-    xs = sorted({row[field] for row in chosen})
-    series = {
-        f"{service} {mode}": [
-            next(
-                (
-                    row["overhead_percent"]["value"]
-                    for row in chosen
-                    if (row["service"], row["mode"], row[field]) == (service, mode, x)
-                ),
-                math.nan,
-            )
-            for x in xs
-        ]
-        for service, mode in dict.fromkeys((row["service"], row["mode"]) for row in chosen)
-    }
+    rows = [row for row in rows if row["kind"] in ("all", "mean")]
+    xs = sorted({row[field] for row in rows})
+    values = {(_line(row), row[field]): row["overhead_percent"]["value"] for row in rows}
+    series = {name: [values.get((name, x), math.nan) for x in xs] for name in dict.fromkeys(map(_line, rows))}
     across = "rows of a batch" if part == "batches" else "part of the states' full size"
     lines(xs, series, across, "latency over bare metal, %", path)
 
 
-def _draw_grouped(rows: Sequence[Row], value: Any, unit: str, path: Path) -> None:
-    labels = list(dict.fromkeys((row["service"], row["case"]) for row in rows))
+def _line(row: Row) -> str:
+    return f"{row['service']} {row['mode']}{_besides(row, without='bytes')}"
+
+
+def _draw_grouped(rows: Sequence[Row], value: Callable[[Row], float | None], unit: str, path: Path) -> None:
+    labels = list(dict.fromkeys(map(_group, rows)))
+    values = {(_group(row), row["mode"]): value(row) for row in rows}
     groups = {
-        mode: [
-            next(
-                (
-                    math.nan if value(row) is None else value(row)
-                    for row in rows
-                    if (row["service"], row["case"], row["mode"]) == (*label, mode)
-                ),
-                math.nan,
-            )
-            for label in labels
-        ]
+        mode: [math.nan if (cell := values.get((label, mode))) is None else cell for label in labels]
         for mode in dict.fromkeys(row["mode"] for row in rows)
     }
-    bars([" ".join(label) for label in labels], groups, unit, path)
+    bars(labels, groups, unit, path)
+
+
+def _group(row: Row) -> str:
+    return f"{row['service']} {row['case']}{_besides(row)}"

@@ -4,8 +4,9 @@ import asyncio
 import itertools
 import os
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -152,6 +153,25 @@ def cpu_of(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_of_family(pid: int) -> float:
+    """CPU seconds of a process and all its descendants so far, those that have ended and were waited for
+    included."""
+    ticks, parents = dict[int, int](), dict[int, int]()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                ticks[int(entry.name)] = sum(int(field) for field in fields[11:15])
+    children: dict[int, list[int]] = defaultdict(list)
+    for child, parent in parents.items():
+        children[parent].append(child)
+    family = [pid]
+    for member in family:
+        family += children[member]
+    return sum(ticks.get(member, 0) for member in family) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager

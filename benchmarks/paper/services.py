@@ -4,6 +4,8 @@ A measurement sets the mode, the size of the batch and of the states, and the de
 edges stay as they are in the example.
 """
 
+import hashlib
+import json
 import math
 import os
 import sys
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hams_graph.resource import in_flight_max
+from hams_graph.resource import Delta, in_flight_max
 from hams_load.inference import InferTensor, tensor
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
@@ -28,6 +30,9 @@ FULL_BATCH = 64
 STORE = "store"
 """The folder of states, where a mode stores them, beside the graph's file."""
 
+CHECKPOINT_BATCHES = 150
+"""As in the paper."""
+
 BARE = Mode.NONE.value
 MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
 Times = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -35,6 +40,10 @@ Times = Mapping[str, Mapping[str, tuple[float, float]]]
 
 LIGHT: Times = {"OLV": {"o4": (13.0, 0.0)}}
 """`--times light`: nothing downstream of VGG19 hides the delivery of its state."""
+
+
+PAPER_TIMES = "paper"
+"""What the times of the examples are called."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +91,24 @@ SERVICES = {
 class Settings:
     """What all graphs of one measurement have in common.
 
-    `state`: everything or cells. `bytes`: a part of every state. `batch`: rows of a batch. `single_rows`: a
+    `state`: everything or cells. `whole`: states are captured and travel whole, not as the chunks that
+    changed. `bytes`: a part of every state. `batch`: rows of a batch. `single_rows`: a
     batch is as many requests of one row. `pace`: whether operators wait for the paper's times. `more`: config
     of every stateful operator. `patient`: an instance that stands still for a while is not replaced.
+    `checkpoint_batches`: a state is stored after so many, where a mode stores states.
     """
 
     models: str = "emulated"
     pace: str = "paper"
     state: str = "everything"
+    whole: bool = False
     bytes: float = 1.0
     batch: int = FULL_BATCH
     single_rows: bool = False
     times: Times = field(default_factory=dict)
     more: Mapping[str, float] = field(default_factory=dict)
     patient: bool = False
+    checkpoint_batches: int = CHECKPOINT_BATCHES
 
     def said(self) -> dict[str, object]:
         """For a measurement's rows."""
@@ -103,11 +116,18 @@ class Settings:
             "models": self.models,
             "pace": self.pace,
             "state": self.state,
+            "states": "whole" if self.whole else "chunks",
             "bytes": self.bytes,
             "batch": self.batch,
             "rows_per_request": 1 if self.single_rows else self.batch,
-            "times": self.times != {},
+            "times": times_name(self.times),
+            "checkpoint_batches": self.checkpoint_batches,
         }
+
+
+def replays(mode: str) -> bool:
+    """Whether a lost state is run again in this mode, from the newest one that was stored."""
+    return ModePolicy.of(Mode(mode)).replays
 
 
 def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool = False) -> dict[str, Any]:
@@ -118,8 +138,7 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
     spec = graph["spec"]
     spec["mode"] = mode
     spec["frontend"] = {"requestTimeout": "60s"}
-    replays = ModePolicy.of(Mode(mode)).replays
-    if replays:  # requests are open until they are stored: nearly 150 full batches of 64, with two lanes
+    if replays(mode):  # open until they are stored: nearly 150 full batches of 64 requests, with two lanes
         spec["frontend"]["maxInFlight"] = in_flight_max // 2
     if settings.patient or not standby:  # a busy machine, or a stopped process, must not look like a dead one
         spec["recovery"] = {"suspectAfter": "10s" if settings.patient else "2s"}
@@ -133,10 +152,14 @@ def graph_of(service: Service, mode: str, settings: Settings, *, standby: bool =
         config["rows"] = settings.batch
         if "stateful" in operator:
             config.update(state=settings.state, bytes=settings.bytes, **settings.more)
+            if settings.whole:
+                operator["stateful"]["delta"] = Delta.OFF.value
             if mode == BARE:
                 operator["stateful"]["backups"] = 0
-            if replays:
-                operator["stateful"]["checkpoint"] = {"every": "1s", "dir": STORE}
+            if replays(mode):
+                state = operator["stateful"]
+                del state["backups"], state["window"]  # they say nothing there
+                state["checkpoint"] = {"every": "1s", "dir": STORE, "batches": settings.checkpoint_batches}
         if not standby:
             operator.pop("standby", None)
         if settings.models == "real":
@@ -180,6 +203,14 @@ def kind_of(request: tuple[InferTensor, ...]) -> str:
     """Whether a request trains, infers, or is like all others of its service."""
     names = {item.name for item in request}
     return "train" if "train" in names else "infer" if "image" in names else "all"
+
+
+def times_name(times: Times) -> str:
+    """What tells device times apart: those of the examples, `light`, or a digest of others."""
+    if not times or times == LIGHT:
+        return "light" if times else PAPER_TIMES
+    plain = {service: {op: list(pair) for op, pair in given.items()} for service, given in times.items()}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def read_times(text: str) -> Times:

@@ -6,9 +6,11 @@ from typing import Any
 
 from benchmarks.paper.breakdown import PARTS as PARTS_OF_A_BATCH
 from benchmarks.paper.published import CORRELATED, PUBLISHED, STATELESS_MS, bare_ms
+from benchmarks.paper.services import PAPER_TIMES, replays
 
 Row = Mapping[str, Any]
 ABSENT = "-"
+PAPER_PERCENT = "paper % (*: assumed)"
 STEPS_SHOWN = ("detect", "decide", "load", "resend")
 
 
@@ -34,27 +36,60 @@ def table_of(part: str, rows: Sequence[Row]) -> Table:
     return _TABLES[part](rows)
 
 
+def machine_of(row: Row) -> str:
+    """Where it was measured."""
+    return str(row.get("machine", "this machine"))
+
+
+def on_machines(table: Table, rows: Sequence[Row]) -> Table:
+    """With a column that names the machine of each row, if there are several."""
+    if len({machine_of(row) for row in rows}) < 2:
+        return table
+    lines = ((*line, machine_of(row)) for line, row in zip(table.lines, rows, strict=True))
+    return Table((*table.head, "machine"), tuple(lines))
+
+
 def interval(percent: Mapping[str, float]) -> str:
     """A percentage with its interval."""
     return f"{percent['value']:.1f} ({percent['low']:.1f} to {percent['high']:.1f})"
 
 
-def size(row: Row) -> str:
-    """Which states: all of the module or the cells, and what part of them."""
-    part = "" if row["bytes"] == 1 else f", 1/{round(1 / row['bytes'])}"
-    return f"{row['state']}{part}"
+def setting(row: Row, *, without: str = "") -> str:
+    """What tells a row from others of its service and mode, but for what is `without`."""
+    named = {
+        "state": row["state"],
+        "bytes": "" if row["bytes"] == 1 else f"1/{round(1 / row['bytes'])}",
+        "states": "whole" if row.get("states") == "whole" else "",
+        "models": "real" if row["models"] == "real" else "",
+        "pace": "no pace" if row["pace"] == "none" else "",
+        "times": "" if (times := row.get("times", PAPER_TIMES)) == PAPER_TIMES else f"times {times}",
+        "rows_per_request": "single rows" if row["rows_per_request"] < row["batch"] else "",
+    }
+    return ", ".join(text for name, text in named.items() if text and name != without)
 
 
 def verdict(row: Row) -> str:
     """Whether a pair of windows counts."""
     if row.get("failed_over"):
         return "void: failed over"
-    return "void: disturbed" if row["void"] else "ok"
+    if row["void"]:
+        return "void: other work" if not row.get("disturbed", True) else "void: disturbed"
+    return "ok"
+
+
+def _windows(row: Row) -> str:
+    return f"{row['windows']} x {row['window_s']:g} s" if "window_s" in row else ABSENT
+
+
+def _cores(row: Row, which: str) -> str:
+    values = (row.get(f"{side}_{which}_cores") for side in ("bare", "mode"))
+    return " / ".join(ABSENT if value is None else f"{value:.2f}" for value in values)
 
 
 def _overhead(rows: Sequence[Row]) -> Table:
-    head = ("service", "mode", "load", "kind", "batch", "states", "bare ms", "ms", "added ms", "overhead %",
-            "throughput lost %", "paper %", "others' cores", "run")  # fmt: skip
+    head = ("service", "mode", "load", "kind", "batch", "setting", "windows", "bare ms", "ms", "added ms",
+            "overhead %", "throughput lost %", PAPER_PERCENT, "cores: bare / mode",
+            "at rest: bare / mode", "others' cores", "run")  # fmt: skip
     lines = [
         (
             row["service"],
@@ -62,13 +97,16 @@ def _overhead(rows: Sequence[Row]) -> Table:
             row["load"],
             row["kind"],
             str(row["batch"]),
-            size(row),
+            setting(row),
+            _windows(row),
             f"{row['bare_ms']:.1f}",
             f"{row['mode_ms']:.1f}",
             f"{row['added_ms']:.1f}",
             interval(row["overhead_percent"]),
             interval(row["lost_percent"]),
             _paper_overhead(row),
+            _cores(row, "busy"),
+            _cores(row, "idle"),
             f"{row['others_cores']:.2f}",
             verdict(row),
         )
@@ -79,22 +117,32 @@ def _overhead(rows: Sequence[Row]) -> Table:
 
 def _paper_overhead(row: Row) -> str:
     """What the mode added in the paper, at a full batch with whole states."""
-    published = PUBLISHED[row["service"]].latency.get(row["mode"])
-    if published is None or row["batch"] != 64 or row["load"] == "Sat":
+    compares = row["batch"] == 64 and row["load"] != "Sat"
+    return paper_percent(row["service"], row["mode"]) if compares else ABSENT
+
+
+def paper_percent(service: str, mode: str) -> str:
+    """Overhead in the paper; with a star where bare metal is not the paper's, but taken for it."""
+    published = PUBLISHED[service]
+    if mode not in published.latency:
         return ABSENT
-    return f"{100 * (published / bare_ms(row['service']) - 1):.1f}"
+    percent = 100 * (published.latency[mode] / bare_ms(service) - 1)
+    return f"{percent:.1f}{'' if published.bare else '*'}"
 
 
 def _recovery(rows: Sequence[Row]) -> Table:
     head = (
         "service",
         "mode",
+        "setting",
         "killed",
         "kills",
+        "after a stored state",
         "recovered ms",
         "paper ms",
         "gap beyond usual ms",
         "usual ms",
+        "slowest request ms",
         *STEPS_SHOWN,
         "failed",
         "lost or doubled",
@@ -103,12 +151,15 @@ def _recovery(rows: Sequence[Row]) -> Table:
         (
             row["service"],
             row["mode"],
+            setting(row),
             row["case"],
             str(row["kills"]),
+            _unstored(row),
             _number(row["recovered_ms"]),
             _paper_recovery(row),
             _number(row["gap_ms"]),
             _number(row["quiet_ms"]),
+            _number(row.get("slowest_ms")),
             *(_number(row[f"{step}_ms"]) for step in STEPS_SHOWN),
             str(row["failed"]),
             lost(row),
@@ -118,10 +169,17 @@ def _recovery(rows: Sequence[Row]) -> Table:
     return Table(head, tuple(lines))
 
 
+def _unstored(row: Row) -> str:
+    """How much was to be run again, where a mode does that."""
+    batches = row.get("unstored_batches")
+    return ABSENT if batches is None else f"{batches} batches, {row['unstored_ms']:.0f} ms"
+
+
 def lost(row: Row) -> str:
     """What the counts and the history say."""
     if row["ok"]:
-        return "nothing"
+        broken = ", ".join(f"{name} {count}" for name, count in sorted(row.get("broken", {}).items()))
+        return f"guilty, as expected: {broken}" if broken else "nothing"
     said = [*(f"counts of {name}: {text}" for name, text in row["wrong_counts"].items()), *row["violations"]]
     return "SOMETHING: " + "; ".join(said[:3])
 
@@ -135,15 +193,17 @@ def _paper_recovery(row: Row) -> str:
 
 
 def _divergence(rows: Sequence[Row]) -> Table:
-    head = ("service", "mode", "noise", "kills", "requests", "asked again", "two answers", "failed",
-            "lost or doubled")  # fmt: skip
+    head = ("service", "mode", "stored every", "noise", "kills", "requests", "units with two visible values",
+            "asked again", "two answers under one key", "failed", "lost or doubled")  # fmt: skip
     lines = [
         (
             row["service"],
             row["mode"],
+            f"{row['checkpoint_batches']} batches" if replays(row["mode"]) else ABSENT,
             f"{row['noise']:g}",
             str(row["kills"]),
             str(row["requests"]),
+            str(row.get("two_values", ABSENT)),
             str(row["asked_again"]),
             str(row["differing"]),
             str(row["failed"]),
@@ -156,12 +216,15 @@ def _divergence(rows: Sequence[Row]) -> Table:
 
 def _breakdown(rows: Sequence[Row]) -> Table:
     kinds = sorted({kind for row in rows for kind in row["cpu_ms_per_batch"]})
-    head = ("service", "mode", "batches", "latency ms", *(f"{name} ms" for name in PARTS_OF_A_BATCH),
-            "states: capture / record / acknowledged ms", *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
+    head = ("service", "mode", "kind", "setting", "batches", "latency ms",
+            *(f"{name} ms" for name in PARTS_OF_A_BATCH), "states: capture / record / acknowledged ms",
+            *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
     lines = [
         (
             row["service"],
             row["mode"],
+            row.get("kind", "all"),
+            setting(row),
             str(row["batches"]),
             _number(row["latency_ms"]),
             *(_number(row["parts_ms"][name]) for name in PARTS_OF_A_BATCH),
@@ -186,6 +249,7 @@ def _peers(rows: Sequence[Row]) -> Table:
         "L1 ms",
         "Sat batches/s",
         "gap after a kill ms",
+        "slowest request ms",
         "failed",
         "count afterwards",
     )
@@ -197,6 +261,7 @@ def _peers(rows: Sequence[Row]) -> Table:
             _number(row["latency_ms"]),
             f"{row['per_s']:.2f}",
             _number(row["gap_ms"]),
+            _number(row.get("slowest_ms")),
             str(row["failed"]),
             row["counted"],
         )

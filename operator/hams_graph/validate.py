@@ -183,6 +183,8 @@ def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operat
             f'is missing: {mode} has no backups, and "{op.name}" begins again from its checkpoint; say where '
             "it is written",
         )
+    if op.stateful is not None:
+        _check_unread(op.stateful, (*path, "stateful"), notes, mode)
     if op.join is Join.FIRST:
         notes.say(
             (*path, "join"),
@@ -193,6 +195,23 @@ def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operat
         notes.say(
             (*path, "batch", "whenLate"),
             f'"Shed" goes by the clock, which {mode} could not run again alike; use Run, or another mode',
+        )
+
+
+def _check_unread(stateful: rs.Stateful, path: Path, notes: Notes, mode: str) -> None:
+    """Fields that nothing reads where a lost state is run again are mistakes. Kubernetes fills in defaults,
+    so what equals them may not have been given."""
+    default = rs.Stateful()
+    if stateful.backups > default.backups:
+        notes.say(
+            (*path, "backups"),
+            f"expected no value in {mode}, which has no backups, found {stateful.backups}; leave it out",
+        )
+    if stateful.window != default.window:
+        notes.say(
+            (*path, "window"),
+            f"expected no value in {mode}, where nothing waits for a state, found {stateful.window}; "
+            "leave it out",
         )
 
 

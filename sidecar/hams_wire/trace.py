@@ -16,9 +16,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hams_protocol.effects import Answer, Effect, Propose, Send
+from hams_protocol.effects import Answer, Capture, Effect, Propose, Send, StartBatch, WriteCheckpoint
 from hams_protocol.events import (
     CasSettled,
+    CheckpointWritten,
     Event,
     MembersChanged,
     PeerDown,
@@ -84,6 +85,8 @@ class Trace:
                 self.note(f"CasSettled {outcome} generation {topology.generation} at {revision}")
             case MembersChanged(members):
                 self.note(f"MembersChanged {len(members)}")
+            case CheckpointWritten(version=version, whole=whole):
+                self.note(f"CheckpointWritten {version}{'' if whole else ' failed'}")
             case _:
                 self.note(type(event).__name__)
 
@@ -97,6 +100,13 @@ class Trace:
                 self.note(f"Propose generation {topology.generation} at {revision}")
             case Answer(handle, outcome):
                 self.note(f"Answer {handle} {type(outcome).__name__}")
+            case StartBatch(units=units):
+                # The requests: who reads a failover tells by them what is run again from what is new.
+                self.note(f"StartBatch {' '.join(str(item.unit.request) for item in units)}")
+            case Capture(version):
+                self.note(f"Capture {version}")
+            case WriteCheckpoint(copy):
+                self.note(f"WriteCheckpoint {copy.version}")
             case _:
                 self.note(type(effect).__name__)
 

@@ -87,6 +87,8 @@ def test_a_history_that_is_violated_is_not_ok(
     verdict: dict[str, Any] = judged(recorded(tmp_path, **changes), {"p": [1]})
     assert verdict["ok"] is False
     assert invariant in {line.partition(":")[0] for line in verdict["violations"]}
+    counted = verdict["broken"] if invariant != "history" else {"history": verdict["invalid_lines"]}
+    assert counted[invariant] >= 1
 
 
 def test_a_last_line_that_was_cut_off_is_none(tmp_path: Path) -> None:

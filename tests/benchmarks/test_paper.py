@@ -3,6 +3,9 @@
 import argparse
 import itertools
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.paper import __main__ as command
-from benchmarks.paper import services
-from benchmarks.paper.files import deliver_parts, merged
+from benchmarks.paper import estimate, services
+from benchmarks.paper.files import deliver_part, merged
 from benchmarks.paper.overhead import compared
 from benchmarks.paper.paired import orders, rate, ratio_of_medians, ratio_of_rates, wander
-from benchmarks.paper.running import Failed, Sample
+from benchmarks.paper.running import Failed, Sample, cpu_of_family
 from benchmarks.paper.services import MODES, SERVICES, Settings, graph_file, graph_of, read_times, state_bytes
+from benchmarks.paper.tables import setting
 
 from hams_graph import load
 from hams_protocol.graph import Graph
@@ -23,6 +27,7 @@ from hams_protocol.graph import Graph
 MACHINE = {
     "at": "2026-11-24 12:00:00",
     "cores": 2,
+    "processor": "a processor",
     "memory_gib": 24,
     "kernel": "6",
     "python": "3.11",
@@ -77,6 +82,14 @@ def test_settings_reach_every_operator() -> None:
     assert {op.batch.max_rows for op in operators.values()} == {8}
     still = compiled("SP", settings=replace(settings, pace="none")).data.operators
     assert {json.loads(op.model.config)["computeMs"] for op in still} == {0}
+
+
+def test_a_state_that_is_run_again_is_stored_every_so_many_batches() -> None:
+    (state,) = [op for op in compiled("OLM", "LineageStash").data.operators if op.stateful]
+    assert state.checkpoint is not None
+    assert (state.checkpoint.batches, state.backups) == (150, 0)
+    often = compiled("OLM", "LineageStash", Settings(checkpoint_batches=10)).data.operators
+    assert [op.checkpoint.batches for op in often if op.checkpoint] == [10]
 
 
 @EACH
@@ -246,6 +259,9 @@ def row(service: str, mode: str, ms: float) -> dict[str, Any]:
         "load": "L1",
         "kind": "all",
         **Settings().said(),
+        "pairs": 6,
+        "window_s": 10.0,
+        "windows": 12,
         "bare_ms": 100.0,
         "mode_ms": ms,
         "added_ms": ms - 100,
@@ -255,6 +271,8 @@ def row(service: str, mode: str, ms: float) -> dict[str, Any]:
         "mode_per_s": 9.9,
         "bare_busy_cores": 0.1,
         "mode_busy_cores": 0.2,
+        "bare_idle_cores": 0.01,
+        "mode_idle_cores": 0.02,
         "others_cores": 0.1,
         "void": False,
     }
@@ -270,7 +288,41 @@ def test_a_piece_takes_the_place_of_the_rows_that_it_measured_again() -> None:
     ]
 
 
-def test_json_is_printed_alone_and_written_and_added_to_the_folder(
+def test_a_short_run_never_takes_the_place_of_a_longer_one() -> None:
+    long, short = row("SP", "NonStop", 101), {**row("SP", "NonStop", 150), "pairs": 2, "window_s": 3.0}
+    assert merged([long], [short]) == [long]
+    assert merged([short], [long]) == [long]
+    kills = {"service": "SP", "mode": "NonStop", "case": "o2 both"}
+    assert merged([{**kills, "kills": 10}], [{**kills, "kills": 1}]) == [{**kills, "kills": 10}]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Settings(times=services.LIGHT),
+        Settings(times={"SP": {"o2": (5.0, 1.0)}}),
+        Settings(times={"SP": {"o2": (5.0, 2.0)}}),
+        Settings(whole=True),
+        Settings(checkpoint_batches=10),
+    ],
+    ids=["light", "other times", "yet other times", "whole states", "stored more often"],
+)
+def test_rows_of_other_settings_stand_beside_each_other(other: Settings) -> None:
+    others = [Settings(), Settings(times={"SP": {"o2": (4.0, 1.0)}})]
+    rows = [{**row("OLV", "NonStop", 101), **item.said()} for item in others]
+    assert len(merged(rows, [{**row("OLV", "NonStop", 300), **other.said()}])) == 3
+    assert len({setting(item) for item in rows}) == 2
+
+
+def test_states_travel_whole_if_that_is_asked_for() -> None:
+    def deltas(settings: Settings) -> set[bool]:
+        return {op.delta for op in compiled("SP", settings=settings).data.operators if op.stateful}
+
+    assert deltas(Settings()) == {True}
+    assert deltas(Settings(whole=True)) == {False}
+
+
+def test_what_was_measured_is_written_and_added_to_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = argparse.Namespace(out=tmp_path / "paper.json", output="json")
@@ -281,11 +333,14 @@ def test_json_is_printed_alone_and_written_and_added_to_the_folder(
             "command": "hams bench paper",
             "rows": [row("SP", mode, 101)],
         }
-        deliver_parts({"overhead": result}, options)
-        assert json.loads(capsys.readouterr().out) == result == json.loads(options.out.read_text())
-    together = json.loads((tmp_path / "paper" / "overhead.json").read_text())["rows"]
+        deliver_part("overhead", {"overhead": result}, options)
+        assert capsys.readouterr().out == ""
+        assert json.loads(options.out.read_text()) == result
+    written = json.loads((tmp_path / "paper" / "overhead.json").read_text())
+    together = written["rows"]
     assert [item["mode"] for item in together] == ["NonStop", "Remus"]
     assert together[0]["measured"] == "2026-11-24 12:00:00"
+    assert {item["machine"] for item in together} == {"2 cores, a processor"} == set(written["machines"])
 
 
 @pytest.mark.parametrize(
@@ -309,8 +364,87 @@ def test_the_exit_code_is_the_verdict(
     assert command.main(["--part", "overhead", "--services", "SP", "--output", "json"]) == status
 
 
+def test_a_part_that_fails_costs_no_other_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def breaks(error: Exception) -> list[dict[str, Any]]:
+        raise error
+
+    async def part() -> list[dict[str, Any]]:
+        return [row("SP", "NonStop", 101)]
+
+    parts = {
+        "overhead": lambda run: part(),
+        "batches": lambda run: breaks(Failed("a request failed")),
+        "ablations": lambda run: breaks(ExceptionGroup("clients", [Failed("another one")])),
+        "scale": lambda run: part(),
+    }
+    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(services, "memory_available", lambda: 10**12)
+    arguments = ["--part", "all", "--output", "json", "--out", str(tmp_path / "paper.json")]
+    assert command.main(arguments) == 1
+    out, err = capsys.readouterr()
+    assert (
+        list(json.loads(out))
+        == ["overhead", "scale"]
+        == list(json.loads((tmp_path / "paper.json").read_text()))
+    )
+    assert "failed: batches, ablations" in err
+    assert "part batches: a request failed" in err
+    assert "another one" in err
+    assert {file.name for file in (tmp_path / "paper").glob("*.json")} == {"overhead.json", "scale.json"}
+
+
+def run_of(*arguments: str) -> command.Run:
+    return command._run(command._parser().parse_args(arguments))
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "memory_available", lambda: 10**12)
+
+
+@pytest.mark.usefixtures("roomy")
+def test_each_part_has_its_modes_its_states_and_its_kills_unless_others_are_named() -> None:
+    run = run_of("--part", "all")
+    assert run.modes_of("overhead") == ("NonStop", "Remus")
+    assert run.modes_of("ablations") == ("NonStop", "BufferedOutputs", "StopAndCopy", "Remus")
+    assert run.modes_of("recovery") == ("NonStop", "Remus", "LineageStash")
+    assert run.modes_of("divergence") == MODES
+    assert [run.settings_of(part).whole for part in ("overhead", "ablations")] == [False, True]
+    assert [run.kills_of(part) for part in ("recovery", "divergence")] == [10, 50]
+    named = run_of("--part", "all", "--modes", "Remus", "--states", "chunks", "--kills", "3")
+    assert {named.modes_of(part) for part in command.PARTS} == {("Remus",)}
+    assert not named.settings_of("ablations").whole
+    assert {named.kills_of(part) for part in command.PARTS} == {3}
+
+
+@pytest.mark.usefixtures("roomy")
+def test_how_long_it_takes_is_told_before() -> None:
+    run = run_of("--part", "all")
+    hours = {part: command.takes_s(part, run) / 3600 for part in command.PARTS}
+    assert hours["overhead"] > 6 * 2 * 3 * 12 * 10 / 3600, "windows alone"
+    assert 8 < sum(hours.values()) < 24
+    assert sum(command.takes_s(part, run_of("--short")) for part in ("overhead", "recovery")) < 400
+    assert (estimate.said(30), estimate.said(3660)) == ("1 min", "1 h 01 min")
+
+
+def test_what_this_process_has_started_is_of_its_family() -> None:
+    before = cpu_of_family(os.getpid())
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert cpu_of_family(os.getpid()) >= before + 0.25, "it has ended, and was waited for"
+    with subprocess.Popen([sys.executable, "-c", burn + "\nprint()\ninput()"], stdin=-1, stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert cpu_of_family(os.getpid()) >= before + 0.5, "it lives"
+        assert cpu_of_family(child.pid) >= 0.25
+        child.kill()
+
+
 def test_the_short_form_measures_and_kills_two_services() -> None:
     options = command._parser().parse_args(["--short"])
     assert command._parts(options) == ["overhead", "recovery"]
     run = command._run(options)
     assert ([item.name for item in run.services], run.kills, run.loads) == (["SP", "OLM"], 1, ("L1",))
+    assert run.modes_of("recovery") == ("NonStop", "Remus")

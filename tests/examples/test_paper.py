@@ -1,5 +1,6 @@
 """The six services of the paper: graphs whose outputs depend on their inputs and on what came before."""
 
+import contextlib
 import itertools
 import math
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hams_sdk
 from hams_graph import load
 from hams_load.samples import samples
+from hams_sdk.batch import Unit
 
 pytest.importorskip("sklearn")
 pytest.importorskip("vega_datasets")
@@ -106,6 +109,21 @@ def test_a_batch_without_labels_leaves_an_online_learner_as_it_was(service: Any,
     size = len(after) // 4096 * 4096
     pages = (after[:size] != np.frombuffer(before, np.uint8)[:size]).reshape(-1, 4096).any(1)
     assert pages.mean() > 0.99
+
+
+def test_noise_in_the_sums_shows_in_scores_and_not_yet_in_labels() -> None:
+    from paper.models import Learn, PrepareTraining
+
+    def replies(noise: float, output: str) -> list[bytes]:
+        model = Learn()
+        model.initialize({"sizeMiB": 1, "seed": 3, "noise": noise})
+        batches = [PrepareTraining().outputs(tensors) for tensors in requests("olm", 10)[::2]]
+        made = [hams_sdk.Batch(item, [Unit("0", 0, slice(0, ROWS), {})], ROWS) for item in batches]
+        return [model.run(batch, contextlib.nullcontext())[output].tobytes() for batch in made]
+
+    assert replies(1e-7, "label") == replies(1e-7, "label")
+    assert replies(1e-7, "score") != replies(1e-7, "score")
+    assert replies(0, "score") == replies(0, "score")
 
 
 def test_an_online_learner_learns(service: Any) -> None:

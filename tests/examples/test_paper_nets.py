@@ -1,6 +1,8 @@
 """The architectures of the paper's services: as large as they must be, and the same service with them."""
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,43 @@ def test_a_service_with_real_networks_counts_and_answers_as_the_emulated_one(
         for name in reply:
             if name.endswith("count"):
                 assert np.array_equal(reply[name], other[name])
+
+
+def test_a_stage_of_a_real_learner_ends_when_its_device_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paper import real
+
+    import hams_sdk
+    from hams_sdk.batch import Unit
+
+    stages: list[str] = []
+    monkeypatch.setattr(real, "done", lambda: stages.append("done"))
+    model = real.Learn()
+    model.initialize({"net": "mobilenet", "seed": 1})
+    tensors = {"frame": np.zeros((1, 32, 32), np.float32), "label": np.ones(1, np.int64)}
+    batch = hams_sdk.Batch(tensors, [Unit("0", 0, slice(0, 1), {})], 1)
+
+    @contextlib.contextmanager
+    def update() -> Iterator[None]:
+        stages.append("update begins")
+        yield
+        stages.append("update ends")
+
+    model.run(batch, update())
+    assert stages == ["done", "update begins", "done", "update ends"]
+
+
+def test_where_there_is_no_gpu_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paper import real
+
+    waited: list[str] = []
+    stream = type("Stream", (), {"synchronize": lambda self: waited.append("stream")})
+    monkeypatch.setattr(torch.cuda, "current_stream", stream)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    real.done()
+    assert waited == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    real.done()
+    assert waited == ["stream"]
 
 
 def test_the_auto_pilot_sees_moves_and_plans_with_real_networks(example: Any, tmp_path: Path) -> None:

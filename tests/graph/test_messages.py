@@ -92,6 +92,7 @@ def problems(result: Json, **more: bool) -> list[str]:
 DNS_LABEL = "expected a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)"
 TENSOR_NAME = "expected a tensor name (letters, digits, _ . -, not starting with . or -)"
 
+STORED: Json = {"checkpoint": {"every": "1s", "dir": "/c"}}
 MODES = '"NonStop", "BufferedOutputs", "StopAndCopy", "Remus", "LineageStash" or "None"'
 
 # What is changed in `chain()`, and the one line its author gets. These lines are user interface: read them as
@@ -110,6 +111,16 @@ FIELDS = [
         put("operators.1.stateful.checkpoint", {"every": "1s", "dir": "/c", "batches": 9}),
         'spec.operators[1].stateful.checkpoint.batches: expected no value in mode "NonStop", which stores by '
         "`every`; leave it out",
+    ),
+    (
+        both(put("mode", "LineageStash"), put("operators.1.stateful", STORED | {"backups": 2})),
+        'spec.operators[1].stateful.backups: expected no value in mode "LineageStash", which has no backups, '
+        "found 2; leave it out",
+    ),
+    (
+        both(put("mode", "LineageStash"), put("operators.1.stateful", STORED | {"window": 2})),
+        'spec.operators[1].stateful.window: expected no value in mode "LineageStash", where nothing waits '
+        "for a state, found 2; leave it out",
     ),
     (put("mode", None), f"spec.mode: expected {MODES}, found nothing"),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),

@@ -1,11 +1,11 @@
 """T6: SP and OLM in Ray Serve and in HAMS, in the same run, asked by the same client.
 
 Under one batch the latency, saturated the throughput, and a kill of the process that holds the last state:
-the longest wait for a reply, the requests that failed, and what the state counts afterwards.
+the longest wait for a reply, the slowest single request, the requests that failed, and what the state counts
+afterwards.
 """
 
 import asyncio
-import itertools
 import os
 import signal
 import socket
@@ -16,11 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.asking import Log
 from benchmarks.chain import redundant
 from benchmarks.paper.overhead import Plan
 from benchmarks.paper.paired import rate
 from benchmarks.paper.running import ANSWER_S, READY_S, Asked, Failed, Running, running
 from benchmarks.paper.services import FOLDER, Service, Settings, graph_file, graph_of, kind_of
+from benchmarks.report import ms
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -62,35 +64,36 @@ async def _row(
     seconds = plan.pairs * plan.window_s
     alone = await asked.window(1, seconds, plan.drop_s)
     busy = await asked.window(service.under_way("Sat"), seconds, plan.drop_s)
-    gap_s, failed, counted = await _killed(service, asked, kill)
+    killed = await _killed(service, asked, kill)
     return {
         "service": service.name,
         "system": system,
         "how": how,
+        "pairs": plan.pairs,
+        "window_s": plan.window_s,
         "latency_ms": round(1000 * float(np.median([item.ended - item.began for item in alone])), 2),
         "per_s": round(rate([item.ended for item in busy]), 3),
-        "gap_ms": round(1000 * gap_s, 1),
-        "failed": failed,
-        "counted": counted,
+        **killed,
         "samples_ms": [round(1000 * (item.ended - item.began), 3) for item in alone],
     }
 
 
-async def _killed(service: Service, asked: Asked, kill: Kill) -> tuple[float, int, str]:
-    """Longest wait for a good reply after a kill under two batches, requests that failed, and the count."""
-    replied, counts, failed = [time.perf_counter()], [0], [0]
+async def _killed(service: Service, asked: Asked, kill: Kill) -> dict[str, object]:
+    """Longest wait for a good reply after a kill under two batches, the slowest of all requests, those that
+    failed, and the count."""
+    counts, failed, log = [0], [0], Log()
     name, news = list(service.counts.values())[-1], asyncio.Event()
     end = time.perf_counter() + GAP_S
 
     async def ask() -> None:
         while time.perf_counter() < end:
-            request = asked.next_request()
+            request, began = asked.next_request(), time.perf_counter()
             answer = await asked.ask(request)
             if answer.status != 200:
                 failed[0] += 1
                 await asyncio.sleep(0.01)
                 continue
-            replied.append(time.perf_counter())
+            log.answered.append((began, time.perf_counter()))
             news.set()
             if kind_of(request) != "infer":
                 counts.append(max(int(item.array().max()) for item in answer.tensors if item.name == name))
@@ -104,9 +107,12 @@ async def _killed(service: Service, asked: Asked, kill: Kill) -> tuple[float, in
         before = max(counts)
         await kill()
         struck = time.perf_counter()
-    times = sorted(at for at in [struck, *replied, end] if at >= struck)
-    gap = max(later - earlier for earlier, later in itertools.pairwise(times))
-    return gap, failed[0], f"{before} before, {counts[-1]} at the end"
+    return {
+        "gap_ms": ms(log.longest_gap_s(struck, end), 1),
+        "slowest_ms": ms(log.slowest_s(struck, end), 1),
+        "failed": failed[0],
+        "counted": f"{before} before, {counts[-1]} at the end",
+    }
 
 
 async def _kill(graph: Running) -> None:

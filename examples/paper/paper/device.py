@@ -1,4 +1,5 @@
-"""Emulated device time: a stage of a model ends no earlier than its device would have ended it.
+"""Emulated device time: a stage of a model ends no earlier than its device would have ended it, and not
+before what it gave to a real one is done.
 
 The deadline is absolute, `begin + t(rows)`, so what the host computes meanwhile is hidden as it would be
 beside a kernel. Waiting sleeps: no CPU, no lock. Copies, network and the host's own work are not emulated.
@@ -6,7 +7,7 @@ beside a kernel. Waiting sleeps: no CPU, no lock. Copies, network and the host's
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,43 +18,50 @@ FIXED_SHARE = 0.08
 """Part of a full batch's time that a batch of any size takes."""
 
 
-class Device:
-    """The device of one model. `compute_s` and `update_s`: what its two stages take for `FULL_ROWS` rows."""
+def nothing() -> None:
+    """What an emulated device is waited for beside its time."""
 
-    def __init__(self, compute_s: float, update_s: float = 0.0) -> None:
+
+class Device:
+    """The device of one model. `compute_s` and `update_s`: what its two stages take for `FULL_ROWS` rows.
+    `done`: returns when a real device has done what it was given."""
+
+    def __init__(self, compute_s: float, update_s: float = 0.0, done: Callable[[], None] = nothing) -> None:
         """Raises ValueError for a time that is negative or no number."""
         for name, value in (("computeMs", compute_s), ("updateMs", update_s)):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}: expected milliseconds, 0 or more, found {1000 * value:g}")
         self.compute_s = compute_s
         self.update_s = update_s
+        self.done = done
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> "Device":
+    def of(config: Mapping[str, Any], done: Callable[[], None] = nothing) -> "Device":
         """The device that an operator's `config` describes: `computeMs`, `updateMs`, both 0 if left out.
 
         Raises ValueError.
         """
-        return Device(float(config.get("computeMs", 0.0)) / 1000, float(config.get("updateMs", 0.0)) / 1000)
+        compute_s, update_s = (float(config.get(name, 0.0)) / 1000 for name in ("computeMs", "updateMs"))
+        return Device(compute_s, update_s, done)
 
     def compute(self, rows: int) -> Any:
         """The compute stage of a batch: `with device.compute(rows): ...`."""
-        return _stage(self.compute_s * share(rows))
+        return self._stage(self.compute_s * share(rows))
 
     def update(self, rows: int) -> Any:
         """The update stage of a batch."""
-        return _stage(self.update_s * share(rows))
+        return self._stage(self.update_s * share(rows))
+
+    @contextmanager
+    def _stage(self, seconds: float) -> Iterator[None]:
+        deadline = time.monotonic() + seconds
+        yield
+        self.done()
+        left_s = deadline - time.monotonic()
+        if left_s > 0:
+            time.sleep(left_s)
 
 
 def share(rows: int) -> float:
     """Time of a batch of `rows`, as a part of a full one's."""
     return FIXED_SHARE + (1 - FIXED_SHARE) * rows / FULL_ROWS
-
-
-@contextmanager
-def _stage(seconds: float) -> Iterator[None]:
-    deadline = time.monotonic() + seconds
-    yield
-    left_s = deadline - time.monotonic()
-    if left_s > 0:
-        time.sleep(left_s)

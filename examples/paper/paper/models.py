@@ -304,7 +304,7 @@ class Learn(hams_sdk.Model):
         with self.device.compute(rows):
             x = pooled(batch["frame"], POOLED).reshape(rows, -1)
             scores = self.network(x)
-            label = scores.argmax(1).astype(np.int64)
+            label, score = scores.argmax(1).astype(np.int64), scores.max(1)
             learnt = trains.any()
             if learnt:
                 gradient = self.network.gradient(x[trains], scores[trains], given[trains])
@@ -314,7 +314,7 @@ class Learn(hams_sdk.Model):
                 self.count += 1
                 touch(self.weights[x.shape[1] * CLASSES :])
                 self.network.step(gradient)
-        return {"frame": batch["frame"], "label": label, "count": count}
+        return {"frame": batch["frame"], "label": label, "score": score, "count": count}
 
 
 class Context(Stateless):

@@ -67,6 +67,15 @@ def where() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def done() -> None:
+    """Return when the GPU has done what this stage gave it, in the stage's own stream: a capture beside it is
+    no part of it. A label is there before the GPU has learnt from it, so who replies at once would not pay
+    for learning, and the next batch would.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+
+
 def host(tensor: torch.Tensor) -> np.ndarray:
     """An output."""
     return tensor.detach().cpu().numpy()
@@ -152,7 +161,7 @@ class _Recurrent(hams_sdk.Model):
 
     def initialize(self, config: Mapping[str, Any]) -> Tensors:
         torch.manual_seed(int(config.get("seed", 1)))
-        self.device = Device.of(config)
+        self.device = Device.of(config, done)
         self.at = where()
         self.net = nets.recurrent(config["net"]).eval().to(self.at)
         rows = int(config.get("rows", FULL_ROWS))
@@ -246,7 +255,7 @@ class Learn(hams_sdk.Model):
 
     def initialize(self, config: Mapping[str, Any]) -> Tensors:
         torch.manual_seed(int(config.get("seed", 1)))
-        self.device = Device.of(config)
+        self.device = Device.of(config, done)
         self.at = where()
         self.net = LEARNERS[config["net"]]().eval().to(self.at)
         self.opt = torch.optim.SGD(self.net.parameters(), lr=float(config.get("rate", 0.001)))
@@ -260,7 +269,8 @@ class Learn(hams_sdk.Model):
         learnt = bool(trains.any())
         with self.device.compute(rows), torch.set_grad_enabled(learnt):
             scores = self.net(nets.enlarged(batch.torch("frame", self.at), self.net.side))
-            label = host(scores[:, :10].argmax(1)).astype(np.int64)
+            best = scores[:, :10].max(1)
+            label, score = host(best.indices).astype(np.int64), host(best.values)
             if learnt:
                 self.opt.zero_grad(set_to_none=True)
                 chosen = torch.from_numpy(trains).to(self.at)
@@ -271,4 +281,4 @@ class Learn(hams_sdk.Model):
             with update, self.device.update(rows):
                 self.count += 1
                 self.opt.step()
-        return {"frame": batch["frame"], "label": label, "count": count}
+        return {"frame": batch["frame"], "label": label, "score": score, "count": count}
