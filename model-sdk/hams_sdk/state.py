@@ -86,13 +86,13 @@ class State:
             if not isinstance(holder, Opaque):
                 first = len(writer.leaves)
                 writer.encode(_read(holder), name)
-                there = [
+                tensors = [
                     LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
                     for path, leaf in writer.leaves[first:]
                     if not isinstance(leaf, bytes) and not isinstance(holder, Keyed)
                 ]
-                entries += there
-                self._in_place |= {entry.path: entry for entry in there} if _keeps_shapes(holder) else {}
+                entries += tensors
+                self._in_place |= {entry.path: entry for entry in tensors} if _keeps_shapes(holder) else {}
         self.layout = tuple(entries)
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
         self.estimate_nbytes = sum(leaf_nbytes(leaf) for _, leaf in writer.leaves) + 4096
@@ -214,11 +214,11 @@ class State:
         captured, and never be loaded. Raises StateFault."""
         for path, entry in self._in_place.items():
             leaf = leaves.get(path)
-            found = None if leaf is None else LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
-            if found != entry:
+            now = None if leaf is None else LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
+            if now != entry:
                 raise StateFault(
                     f'state "{path}": expected {_brief(entry)}, as initialize returned it, found '
-                    f"{_brief(found)}: it is loaded in place, so its shape may not change "
+                    f"{_brief(now)}: it is loaded in place, so its shape may not change "
                     "(hams_sdk.Opaque, or a state_dict of your own, may hold what grows)"
                 )
 

@@ -324,11 +324,11 @@ def _history(folder: Path, slow: bool) -> tuple[str, Verdict, str]:
     from hams_history.checker import check_directory  # noqa: PLC0415 - only at the end
 
     report = check_directory(str(folder))
-    told = report.render().strip().splitlines()[-1]
+    summary = report.render().strip().splitlines()[-1]
     if report.exit_code == 0:
-        return "history", Verdict.RIGHT, told
+        return "history", Verdict.RIGHT, summary
     unfinished = slow and not report.problems and report.broken == {UNFINISHED}
-    return "history", Verdict.SLOW if unfinished else Verdict.WRONG, told
+    return "history", Verdict.SLOW if unfinished else Verdict.WRONG, summary
 
 
 def _conclude(say: Callable[..., None], findings: DemoFindings, folder: Path, output: Output) -> None:

@@ -132,8 +132,8 @@ def _check_output(view: memoryview, begin: int, end: int) -> None:
 
 def _count(counts: dict[int, int], number: int, most: int, what: str) -> None:
     """One more of a kind. Raises RequestRefused above `most`."""
-    counts[number] = seen = counts.get(number, 0) + 1
-    if seen > most or len(counts) > grpc_fields_spare:
+    counts[number] = counts.get(number, 0) + 1
+    if counts[number] > most or len(counts) > grpc_fields_spare:
         raise RequestRefused(f"expected at most {most} {what}, got more")
 
 
