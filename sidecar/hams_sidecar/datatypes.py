@@ -64,10 +64,11 @@ def encode_strings(elements: list[str]) -> bytes:
     return b"".join(parts)
 
 
-def take_bytes(data: memoryview, at: int, count: int) -> tuple[list[memoryview], int]:
-    """`count` BYTES elements from byte `at` on, and where they end. Raises ValueError."""
+def take_bytes(data: memoryview, at: int, count: int, nbytes: int) -> tuple[list[memoryview], int]:
+    """`count` BYTES elements from byte `at` on, fewer once they have `nbytes`, and where they end. Raises
+    ValueError."""
     elements: list[memoryview] = []
-    end = len(data)
+    end, enough = len(data), at + nbytes
     unpack = _LENGTH.unpack_from
     for _ in range(count):
         if at + 4 > end:
@@ -78,6 +79,8 @@ def take_bytes(data: memoryview, at: int, count: int) -> tuple[list[memoryview],
             raise ValueError(
                 f"a length of {at - begin} at byte {begin - 4}, and {end - begin} bytes are left"
             )
+        if elements and at > enough:
+            return elements, begin - 4
         elements.append(data[begin:at])
     return elements, at
 

@@ -90,12 +90,12 @@ join_bytes_max = 16 * 1024
 """Pieces up to this size are joined before they are handed to the transport: cheaper than one more piece of a
 gathering write."""
 
-metadata_bytes_max = 64 * 1024 * 1024
+metadata_bytes_max = 32 * 1024 * 1024
 """Metadata of one message. A copy of a state, or of a log, names every open request with its parameters: how
 large these may be follows from this (`hams_wire.room`)."""
 
-unit_metadata_bytes = 1536
-"""What one token of one request takes of it, but for its parameters: ids, and the client's trace."""
+unit_metadata_bytes = 2048
+"""What one token of one request takes of it, but for its parameters: ids, dependencies, a client's trace."""
 
 hello_bytes_max = 4 * 1024
 """Metadata of a greeting, all that a stranger may send."""

@@ -19,7 +19,7 @@ from hams_sidecar.datatypes import NUMPY, encode_bytes, take_bytes
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.json_scan import Steps
-from hams_sidecar.endpoint.limits import bytes_slice_elements
+from hams_sidecar.endpoint.limits import bytes_slice_elements, json_slice_bytes
 from hams_sidecar.endpoint.request import MODEL_VERSION, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
 from hams_sidecar.inference import Buffer, Tensor
@@ -40,6 +40,9 @@ _FIELDS: dict[str, tuple[str, str]] = {
 }
 """Datatype to its field of typed contents, and the array code of its elements."""
 
+_OUTPUT = pb.ModelInferResponse.InferOutputTensor
+_OUTPUTS_TAG = bytes([pb.ModelInferResponse.OUTPUTS_FIELD_NUMBER << 3 | 2])
+_CONTENTS_TAG = bytes([_OUTPUT.CONTENTS_FIELD_NUMBER << 3 | 2])
 _RAW_OUTPUT_TAG = bytes([pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2])
 _slice_elements = 32 << 10
 """Typed contents are converted in slices, and the event loop runs in between."""
@@ -101,14 +104,15 @@ def encode_reply(model: str, request: GrpcRequest, tensors: Sequence[Tensor]) ->
     """A serialised ModelInferResponse."""
     message = pb.ModelInferResponse(model_name=model, model_version=MODEL_VERSION, id=request.id)
     raw = request.raw or any(tensor.datatype not in _FIELDS for tensor in tensors)
-    behind: list[Buffer] = []
+    parts: list[Buffer] = [message.SerializeToString()]
     for tensor in tensors:
-        output = message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        output = _OUTPUT(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape).SerializeToString()
+        slices = [] if raw else (yield from _contents(tensor))
+        nbytes = len(output) + sum(map(len, slices))
+        parts += (_OUTPUTS_TAG, _varint(nbytes), output, *slices)
         if raw:
-            behind += (_RAW_OUTPUT_TAG, _varint(len(tensor.data)), tensor.data)
-        else:
-            yield from _fill(output.contents, tensor)
-    return b"".join((message.SerializeToString(), *behind))
+            parts += (_RAW_OUTPUT_TAG, _varint(len(tensor.data)), tensor.data)
+    return b"".join(parts)
 
 
 def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTensorContents) -> Steps[bytes]:
@@ -145,21 +149,29 @@ def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTen
     return b"".join(parts)
 
 
-def _fill(contents: pb.InferTensorContents, tensor: Tensor) -> Steps[None]:
-    target = getattr(contents, _FIELDS[tensor.datatype][0])
+def _contents(tensor: Tensor) -> Steps[list[bytes]]:
+    """The typed contents of a tensor as fields of its message, one for each slice: such fields add up."""
+    field = _FIELDS[tensor.datatype][0]
+    fields: list[bytes] = []
+
+    def put(values: list[object]) -> None:
+        content = pb.InferTensorContents(**{field: values}).SerializeToString()  # type: ignore[arg-type]
+        fields.extend((_CONTENTS_TAG, _varint(len(content)), content))
+
     if tensor.datatype == "BYTES":
-        data, count, at = memoryview(tensor.data), math.prod(tensor.shape), 0
-        for start in range(0, count, bytes_slice_elements):
-            if start:
-                yield
-            elements, at = take_bytes(data, at, min(bytes_slice_elements, count - start))
-            target.extend([bytes(element) for element in elements])
-        return
+        data, left, at = memoryview(tensor.data), math.prod(tensor.shape), 0
+        while left:
+            elements, at = take_bytes(data, at, min(bytes_slice_elements, left), json_slice_bytes)
+            left -= len(elements)
+            put([bytes(element) for element in elements])
+            yield
+        return fields
     values = np.frombuffer(tensor.data, dtype=NUMPY[tensor.datatype]) if tensor.data else np.empty(0)
     for start in range(0, values.size, _slice_elements):
         if start:
             yield
-        target.extend(values[start : start + _slice_elements].tolist())
+        put(values[start : start + _slice_elements].tolist())
+    return fields
 
 
 def _parameters(given: Mapping[str, pb.InferParameter]) -> dict[str, object]:

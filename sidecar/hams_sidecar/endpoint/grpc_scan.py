@@ -1,29 +1,50 @@
 """A ModelInfer message before it is parsed: its raw tensors are taken out of it, and what is left is bounded.
 
 A parser makes objects of whatever it is given, many times as large as the bytes, and the event loop stands
-still meanwhile. So how many fields there are is counted first, on the bytes, and no further than the bound.
+still meanwhile. So fields are counted first, on the bytes, and no further than their bound.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.limits import (
+    grpc_fields_per_tensor,
+    grpc_fields_slice,
     grpc_fields_spare,
     grpc_parsed_bytes_max,
+    grpc_parsed_growth,
     grpc_shape_bytes_max,
     grpc_unscanned_bytes_max,
-    parameters_max,
+    grpc_varied_bytes_max,
+    grpc_varied_growth,
     tensors_spare,
 )
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_VARINT_BYTES_MAX = 10
+_VARINT_BYTES_MAX, _TAG_BYTES_MAX = 10, 5
 
 _REQUEST = pb.ModelInferRequest
 _TENSOR = pb.ModelInferRequest.InferInputTensor
+_FIXED = (
+    pb.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER,
+    pb.InferTensorContents.FP64_CONTENTS_FIELD_NUMBER,
+)
+"""Contents that are copied as they come, if they are packed."""
+
+
+class Scanned(NamedTuple):
+    """A message without its raw tensors, those as views of it, and the bytes that parsing takes at most."""
+
+    rest: bytes
+    raw: Sequence[memoryview]
+    parsed_bytes: int
 
 
 class _Fields:
-    """The fields of one message, in order: (number, begin, end) of what each holds."""
+    """The fields of one message, in order: number, kind, where what each holds begins and ends."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -32,30 +53,30 @@ class _Fields:
         self._at = begin
         self._end = end
 
-    def next(self) -> tuple[int, int, int] | None:
+    def next(self) -> tuple[int, int, int, int] | None:
         """The next field; None: there is none. Raises RequestRefused."""
         if self._at >= self._end:
             return None
-        tag = self._varint()
+        tag = self._varint(_TAG_BYTES_MAX)
         kind = tag & 7
         begin = self._at
         if kind == _BYTES:
-            length = self._varint()
+            length = self._varint(_VARINT_BYTES_MAX)
             begin = self._at
             self._at += length
         elif kind == _VARINT:
-            self._varint()
+            self._varint(_VARINT_BYTES_MAX)
         elif kind in (_FIXED64, _FIXED32):
             self._at += 8 if kind == _FIXED64 else 4
         else:
             raise _no_message()
         if self._at > self._end:
             raise _no_message()
-        return tag >> 3, begin, self._at
+        return tag >> 3, kind, begin, self._at
 
-    def _varint(self) -> int:
+    def _varint(self, most: int) -> int:
         value = 0
-        for place in range(_VARINT_BYTES_MAX):
+        for place in range(most):
             if self._at >= self._end:
                 raise _no_message()
             byte = self._data[self._at]
@@ -66,75 +87,99 @@ class _Fields:
         raise _no_message()
 
 
-def without_raw(message: bytes, inputs: int, outputs: int) -> tuple[bytes, list[memoryview]]:
-    """The message without its raw tensors, small enough to be parsed at once; and those, as views of it. One
-    that is small as it is stays whole.
+class _Scan:
+    """One scan: how many fields it may look at, and how many bytes of contents vary in what they become."""
+
+    def __init__(self, view: memoryview, tensors: int) -> None:
+        self.view = view
+        self.left = grpc_fields_spare + grpc_fields_per_tensor * tensors
+        self.fixed_bytes = 0
+
+    def step(self, fields: _Fields) -> tuple[int, int, int, int] | None:
+        """The next field of a message within. Raises RequestRefused."""
+        field = fields.next()
+        self.left -= field is not None
+        if self.left < 0:
+            raise RequestRefused(
+                "expected a message with fewer fields: repeated ones are packed, tensors raw"
+            )
+        return field
+
+    def tensor(self, begin: int, end: int) -> Steps[None]:
+        """One of `inputs`: nothing in it may be many, but for the elements of its contents."""
+        fields = _Fields(self.view, begin, end)
+        while (field := self.step(fields)) is not None:
+            number, kind, first, last = field
+            if number == _TENSOR.SHAPE_FIELD_NUMBER and last - first > grpc_shape_bytes_max:
+                raise RequestRefused(f"expected a shape of at most {grpc_shape_bytes_max} bytes")
+            if number == _TENSOR.CONTENTS_FIELD_NUMBER and kind == _BYTES:
+                self.fixed_bytes += _fixed_bytes(_Fields(self.view, first, last))
+            if self.left % grpc_fields_slice == 0:
+                yield
+
+    def others(self, begin: int, end: int) -> Steps[None]:
+        """Any other message within."""
+        fields = _Fields(self.view, begin, end)
+        while self.step(fields) is not None:
+            if self.left % grpc_fields_slice == 0:
+                yield
+
+
+def without_raw(message: bytes, inputs: int, outputs: int) -> Steps[Scanned]:
+    """Take the raw tensors out. What is left is small enough to be parsed at once; a message that is small as
+    it is stays whole.
 
     `inputs`, `outputs`: how many tensors the graph has. Raises RequestRefused.
     """
     if len(message) <= grpc_unscanned_bytes_max:
-        return message, []
+        return Scanned(message, (), grpc_varied_growth * len(message))
     view = memoryview(message)
-    counts: dict[int, int] = {}
-    bounds = {
-        _REQUEST.INPUTS_FIELD_NUMBER: (inputs + tensors_spare, "inputs"),
-        _REQUEST.OUTPUTS_FIELD_NUMBER: (outputs + tensors_spare, "outputs"),
-        _REQUEST.RAW_INPUT_CONTENTS_FIELD_NUMBER: (inputs + tensors_spare, "raw_input_contents"),
-        _REQUEST.PARAMETERS_FIELD_NUMBER: (parameters_max, "parameters"),
-    }
+    scan = _Scan(view, inputs + outputs + tensors_spare)
     raw: list[memoryview] = []
     rest: list[memoryview] = []
-    fields, behind = _Fields(view, 0, len(view)), 0
-    while (field := fields.next()) is not None:
-        number, begin, end = field
-        _count(counts, number, *bounds.get(number, (grpc_fields_spare, f"field {number}")))
-        if number == _REQUEST.RAW_INPUT_CONTENTS_FIELD_NUMBER:
+    fields, behind, tensors = _Fields(view, 0, len(view)), 0, 0
+    while (field := scan.step(fields)) is not None:
+        number, kind, begin, end = field
+        if number == _REQUEST.RAW_INPUT_CONTENTS_FIELD_NUMBER and kind == _BYTES:
             raw.append(view[begin:end])
         else:
             rest.append(view[behind:end])
-            if number == _REQUEST.INPUTS_FIELD_NUMBER:
-                _check_tensor(view, begin, end)
-            elif number == _REQUEST.OUTPUTS_FIELD_NUMBER:
-                _check_output(view, begin, end)
+            if kind == _BYTES and number == _REQUEST.INPUTS_FIELD_NUMBER:
+                tensors += 1
+                yield from scan.tensor(begin, end)
+            elif kind == _BYTES and number == _REQUEST.OUTPUTS_FIELD_NUMBER:
+                yield from scan.others(begin, end)
         behind = end
-    parsed = sum(map(len, rest))
-    if parsed > grpc_parsed_bytes_max:
+        if max(tensors, len(raw)) > inputs + tensors_spare:
+            raise RequestRefused(f"expected {inputs} tensors at most, got more than {inputs + tensors_spare}")
+        if scan.left % grpc_fields_slice == 0:
+            yield
+    nbytes = sum(map(len, rest))
+    varied = nbytes - scan.fixed_bytes
+    if nbytes > grpc_parsed_bytes_max or varied > grpc_varied_bytes_max:
         raise RequestRefused(
-            f"expected at most {grpc_parsed_bytes_max} bytes besides raw_input_contents, got {parsed}: send "
+            f"expected at most {grpc_parsed_bytes_max} bytes besides raw_input_contents, got {nbytes}, and "
+            f"{grpc_varied_bytes_max} besides packed fp32_contents and fp64_contents, got {varied}: send "
             "large tensors raw",
             status=413,
         )
-    return b"".join(rest), raw
+    yield
+    parsed_bytes = grpc_parsed_growth * scan.fixed_bytes + grpc_varied_growth * varied
+    return Scanned(b"".join(rest), raw, parsed_bytes)
 
 
-def _check_tensor(view: memoryview, begin: int, end: int) -> None:
-    """One of `inputs`: nothing in it may be many, but for the elements of its contents."""
-    counts: dict[int, int] = {}
-    fields = _Fields(view, begin, end)
-    while (field := fields.next()) is not None:
-        number, first, last = field
-        if number == _TENSOR.SHAPE_FIELD_NUMBER:
-            _count(counts, number, grpc_shape_bytes_max, "dimensions of a tensor")
-            if last - first > grpc_shape_bytes_max:
-                raise RequestRefused(f"expected a shape of at most {grpc_shape_bytes_max} bytes")
-        elif number == _TENSOR.PARAMETERS_FIELD_NUMBER:
-            _count(counts, number, parameters_max, "parameters of a tensor")
-        else:
-            _count(counts, number, grpc_fields_spare, f"field {number} of a tensor")
-
-
-def _check_output(view: memoryview, begin: int, end: int) -> None:
-    counts: dict[int, int] = {}
-    fields = _Fields(view, begin, end)
-    while (field := fields.next()) is not None:
-        _count(counts, field[0], parameters_max, f"field {field[0]} of an output")
-
-
-def _count(counts: dict[int, int], number: int, most: int, what: str) -> None:
-    """One more of a kind. Raises RequestRefused above `most`."""
-    counts[number] = counts.get(number, 0) + 1
-    if counts[number] > most or len(counts) > grpc_fields_spare:
-        raise RequestRefused(f"expected at most {most} {what}, got more")
+def _fixed_bytes(fields: _Fields) -> int:
+    """Bytes of contents that are packed numbers of a fixed size; 0 if there is anything else."""
+    nbytes = 0
+    for _ in _FIXED:
+        field = fields.next()
+        if field is None:
+            return nbytes
+        number, kind, begin, end = field
+        if number not in _FIXED or kind != _BYTES:
+            return 0
+        nbytes += end - begin
+    return nbytes if fields.next() is None else 0
 
 
 def _no_message() -> RequestRefused:

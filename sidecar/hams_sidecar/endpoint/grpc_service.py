@@ -26,8 +26,9 @@ from hams_sidecar.endpoint.answers import Refusal, refused
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, left_s
 from hams_sidecar.endpoint.grpc_codec import GrpcRequest, decode_request, encode_reply
-from hams_sidecar.endpoint.grpc_scan import without_raw
-from hams_sidecar.endpoint.json_data import run
+from hams_sidecar.endpoint.grpc_scan import Scanned, without_raw
+from hams_sidecar.endpoint.json_data import run, run_through
+from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.request import MODEL_VERSION, check_model, deadline_of, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import choose
 from hams_sidecar.endpoint.serving import Serving
@@ -39,6 +40,10 @@ SERVICES = ("", SERVICE)
 """What the health service knows."""
 
 Parsed = TypeVar("Parsed", bound=Message)
+T = TypeVar("T")
+
+IDENTITY_ONLY = 1
+"""Of compression: what is small on the wire would hold the event loop for as long as it is large."""
 
 
 class InferenceService:
@@ -166,18 +171,28 @@ class InferenceService:
         RequestRefused."""
         serving = self._serving
         signature = serving.signature
-        rest, raw = without_raw(request, len(signature.inputs), len(signature.outputs))
+        through = _at_once if len(request) <= limits.grpc_at_once_bytes_max else run
+        scanned = await through(without_raw(request, len(signature.inputs), len(signature.outputs)))
         most = serving.held_bytes_max - len(request)  # one alone is never too large
-        parsed_bytes = min(limits.grpc_parsed_growth * len(rest), most)
+        parsed_bytes = max(min(scanned.parsed_bytes, most), 0)
         if not serving.make_room(parsed_bytes, None):
             return None
         serving.held_bytes += parsed_bytes
         try:
-            message = _parse(pb.ModelInferRequest(), rest)
-            check_model(serving.graph.name, message.model_name, message.model_version)
-            return await run(decode_request(message, raw or message.raw_input_contents, signature))
+            return await through(self._read(scanned))
         finally:
             serving.held_bytes -= parsed_bytes
+
+    def _read(self, scanned: Scanned) -> Steps[GrpcRequest]:
+        message = _parse(pb.ModelInferRequest(), scanned.rest)
+        yield
+        check_model(self._serving.graph.name, message.model_name, message.model_version)
+        raw = scanned.raw or message.raw_input_contents
+        return (yield from decode_request(message, raw, self._serving.signature))
+
+
+async def _at_once(steps: Steps[T]) -> T:
+    return run_through(steps)
 
 
 class HealthService:
@@ -323,6 +338,7 @@ def make_server(
         interceptors=() if serving.tokens is None else (Admission(serving.tokens),),
         options=(
             ("grpc.so_reuseport", 1),
+            ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
             ("grpc.max_receive_message_length", serving.request_bytes_max + limits.grpc_overhead_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", limits.grpc_streams_max),

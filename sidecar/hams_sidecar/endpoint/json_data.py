@@ -11,6 +11,7 @@ Both directions are generators that stop after each slice, so that large tensors
 
 import array
 import asyncio
+import codecs
 import math
 import sys
 import weakref
@@ -24,7 +25,12 @@ import numpy.typing as npt
 from hams_sidecar.datatypes import NUMPY, encode_strings, fixed_nbytes, take_bytes
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_scan import Elements, Steps
-from hams_sidecar.endpoint.limits import bytes_slice_elements, json_slice_bytes
+from hams_sidecar.endpoint.limits import (
+    bytes_slice_elements,
+    json_slice_bytes,
+    json_string_bytes_max,
+    json_values_max,
+)
 from hams_sidecar.inference import Buffer
 
 assert sys.byteorder == "little", "tensors are little-endian; this host is not"
@@ -49,6 +55,7 @@ _mixed = msgspec.json.Decoder(list[float | str])
 _booleans = msgspec.json.Decoder(list[bool])
 _strings = msgspec.json.Decoder(list[str])
 _encode = msgspec.json.Encoder().encode
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 async def run(steps: Steps[T]) -> T:
@@ -135,12 +142,27 @@ def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[list[bytes
 def _write_strings(data: memoryview, count: int) -> Steps[list[bytes]]:
     pieces: list[bytes] = []
     at = 0
-    for start in range(0, count, bytes_slice_elements):
-        elements, at = take_bytes(data, at, min(bytes_slice_elements, count - start))
-        text = _encode([str(element, "utf-8") for element in elements])
-        pieces += (b"," if pieces else b"[", text[1:-1])
+    while count:
+        elements, at = take_bytes(data, at, min(bytes_slice_elements, count), json_slice_bytes)
+        count -= len(elements)
+        pieces.append(b"," if pieces else b"[")
+        if len(elements) == 1 and len(elements[0]) > json_slice_bytes:
+            pieces += yield from _write_long(elements[0])
+        else:
+            pieces.append(_encode([str(element, "utf-8") for element in elements])[1:-1])
         yield
     return [*pieces, b"]"] if pieces else [b"[]"]
+
+
+def _write_long(text: memoryview) -> Steps[list[bytes]]:
+    """One string, in slices."""
+    decode = _utf8().decode
+    pieces = [b'"']
+    for start in range(0, len(text), json_slice_bytes):
+        part = text[start : start + json_slice_bytes]
+        pieces.append(_encode(decode(bytes(part), start + len(part) == len(text)))[1:-1])
+        yield
+    return [*pieces, b'"']
 
 
 def _text(values: npt.NDArray[np.generic]) -> bytes:
@@ -172,6 +194,11 @@ def _check_nesting(name: str, shape: Sequence[int], elements: Elements) -> None:
     """Check number and nesting of the values without following it. Raises RequestRefused."""
     count = math.prod(shape)
     got = elements.commas + 1 if elements.has_values else 0
+    if got > json_values_max:
+        raise RequestRefused(
+            f"tensor {name!r}: expected at most {json_values_max} values in JSON, got {got}: send it binary",
+            status=413,
+        )
     if got != count:
         raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {got}")
     nesting = b"".join(elements.nesting)
@@ -275,6 +302,12 @@ def _read_strings(name: str, shape: Sequence[int], text: memoryview) -> Steps[by
             rest = [values[cut:]]
         else:
             rest.append(values)
+            if sum(map(len, rest)) > json_string_bytes_max:
+                raise RequestRefused(
+                    f"tensor {name!r}: expected strings of at most {json_string_bytes_max} bytes in JSON, "
+                    "got a longer one: send it binary",
+                    status=413,
+                )
         yield
     last = b"".join(rest)
     if last:

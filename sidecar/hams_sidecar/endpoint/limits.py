@@ -11,6 +11,9 @@ json_head_bytes_max = 256 << 10
 json_cut_bytes_min = 1024
 """Data of a tensor from this size on is not part of that."""
 
+chunk_joined_bytes_max = 4 << 10
+"""A smaller piece of a body is joined to what comes next."""
+
 direct_body_bytes_min = 128 << 10
 """If more than this is missing of a body when its head is read, the rest is received in place: worth a change
 of protocol, saves two copies."""
@@ -31,6 +34,12 @@ named; more are refused before they are."""
 bytes_elements_max = 1 << 20
 """Elements of one BYTES tensor: each becomes an object, here, in the model, and in the client."""
 
+json_values_max = 8 << 20
+"""Values of one tensor in JSON: their nesting is compared at once."""
+
+json_string_bytes_max = 1 << 20
+"""One string in the data of a request, as JSON: it is decoded at once."""
+
 bytes_slice_elements = 2048
 """BYTES are walked in slices of so many elements, and the event loop runs in between."""
 
@@ -43,6 +52,9 @@ parameters_max = 64
 parameters_bytes_max = 16 << 10
 """Names and string values of a request's parameters, together; less where a graph may have so many requests
 open that a copy of all would not fit one message (`hams_wire.room`)."""
+
+parameter_bytes = 32
+"""What a parameter counts beside its name and value: many small ones take longer to read than one."""
 
 parameters_bytes_min = 256
 """So much is always allowed."""
@@ -155,17 +167,33 @@ grpc_parsed_bytes_max = 4 << 20
 """A ModelInfer message besides its raw tensors, typed contents included: what is parsed at once, and grows to
 several times its size. gRPC's own default for a whole message."""
 
+grpc_varied_bytes_max = 1 << 20
+"""The same besides packed FP32 and FP64: what takes the parser longest, some 15 ms of this."""
+
+grpc_parsed_growth = 2
+"""Bytes that a byte of packed FP32 and FP64 holds while it is parsed, at most."""
+
+grpc_varied_growth = 16
+"""Bytes that a byte of the rest holds: a number of one byte is one of eight, in an array that doubles."""
+
 grpc_unscanned_bytes_max = 4 << 10
 """A message that is parsed as it is: whatever it holds, it is little."""
 
-grpc_parsed_growth = 8
-"""Bytes that a byte of this holds once it is parsed, at most: a number of one byte is one of eight."""
+grpc_at_once_bytes_max = 16 << 10
+"""A message that is read without a pause, and does not wait for the turn of others."""
 
-grpc_fields_spare = 16
-"""Fields of one kind that a message has once, or that are not known here; and kinds of fields."""
+grpc_fields_spare = 256
+"""Fields of a message, those of messages within counted, that belong to no tensor: names, parameters, what is
+not known here."""
+
+grpc_fields_per_tensor = 48
+"""Fields for each tensor of the graph, and each of `tensors_spare`."""
+
+grpc_fields_slice = 256
+"""Fields are looked at in slices of so many, and the event loop runs in between."""
 
 grpc_shape_bytes_max = 256
-"""Dimensions of a tensor in a message, and their bytes."""
+"""Bytes of a packed shape."""
 
 grpc_overhead_bytes = 64 << 10
 """What a gRPC message may hold beyond `maxRequestBytes` of tensors: names, shapes, parameters."""

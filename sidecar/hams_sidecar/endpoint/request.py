@@ -16,6 +16,7 @@ from hams_sidecar.endpoint.limits import (
     deadline_min_ms,
     id_bytes_max,
     idempotency_key_bytes_max,
+    parameter_bytes,
     parameters_bytes_max,
     parameters_max,
     trace_bytes_max,
@@ -85,13 +86,17 @@ def split(given: Mapping[str, object], nbytes_max: int = parameters_bytes_max) -
             if isinstance(value, float) and not math.isfinite(value):
                 raise RequestRefused(f"parameter {name[:80]!r}: expected a finite number, got {value}")
             payload[name] = value
-            size += len(name.encode()) + (len(value.encode()) if isinstance(value, str) else 8)
+            size += parameter_bytes + len(name.encode())
+            size += len(value.encode()) if isinstance(value, str) else 8
         else:
             raise RequestRefused(
                 f"parameter {name[:80]!r}: expected a boolean, number or string, got {_kind(value)}"
             )
     if size > nbytes_max:
-        raise RequestRefused(f"expected parameters of at most {nbytes_max} bytes together, got {size}")
+        raise RequestRefused(
+            f"expected parameters of at most {nbytes_max} bytes together (each counts {parameter_bytes} more "
+            f"than its name and value), got {size}"
+        )
     return Parameters(payload, key, binary, deadline_ms)
 
 

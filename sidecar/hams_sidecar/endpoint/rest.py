@@ -195,8 +195,8 @@ class _Exchange:
             if isinstance(outcome, Refusal):
                 return _error(outcome)
             if (
-                not asked.form.binary
-                and sum([len(tensor.data) for tensor in outcome.tensors]) > limits.json_slice_bytes
+                sum([len(item.data) for item in outcome.tensors if not asked.form.is_binary(item.name)])
+                > limits.json_slice_bytes
             ):
                 await self._own_task()
             chosen = choose(outcome.tensors, outputs)

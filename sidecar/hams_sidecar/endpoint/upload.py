@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.inference import Buffer
 
@@ -69,7 +70,12 @@ class Upload(RequestResponseCycle):
 
     def add(self, chunk: bytes) -> None:
         """A piece of the body has arrived."""
-        self._chunks.append(chunk)
+        # Each piece as an object of its own would hold many times its size, if they are small.
+        last = self._chunks[-1] if self._chunks else None
+        if isinstance(last, bytearray) and len(last) < limits.direct_body_bytes_min:
+            last += chunk
+        else:
+            self._chunks.append(chunk if len(chunk) >= limits.chunk_joined_bytes_max else bytearray(chunk))
         self.size += len(chunk)
         self._connection.gate.held_bytes += len(chunk)
 

@@ -12,7 +12,7 @@ that process is known to have ended. Never: decides about protocol state, retrie
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, TypeAlias
@@ -206,6 +206,10 @@ class ModelLink:
     def _run(
         self, session: Session, batch: BatchInModel, spaces: list[Buffer], places: list[list[object]]
     ) -> None:
+        nbytes = sum(_json_bytes(unit.parameters) for unit in batch.inputs)
+        if nbytes > limits.FRAME_BYTES_MAX:  # the model would end of it; each unit alone fits
+            self._fail(session, batch, f"the parameters of its requests are too large: {nbytes} bytes")
+            return
         units = [
             {
                 "id": unit.id,
@@ -219,7 +223,7 @@ class ModelLink:
         frame = frames.encode(
             frames.RUN, {"batch": batch.number, "units": units, "enter": batch.enter and not batch.abandon}
         )
-        if len(frame) > limits.FRAME_BYTES_MAX:  # the model would end of it; each unit alone fits
+        if len(frame) > limits.FRAME_BYTES_MAX:
             self._fail(session, batch, f"the parameters of its requests are too large: {len(frame)} bytes")
             return
         batch.spaces = spaces
@@ -480,6 +484,14 @@ def _copied(tensor: Tensor, payload: TensorPayload, target: Buffer) -> tuple[Ten
     target.view[: tensor.nbytes] = payload.view(tensor)
     moved = tensor._replace(offset=0)
     return moved, TensorPayload((moved,), target)
+
+
+def _json_bytes(parameters: Mapping[str, object]) -> int:
+    """What parameters take in a frame, about: control characters take six bytes, and encoding them time."""
+    return sum(
+        len(name) + (len(value) * (1 if value.isprintable() else 6) if isinstance(value, str) else 24)
+        for name, value in parameters.items()
+    )
 
 
 def _no_room(error: ArenaTooSmall | TimeoutError) -> str:

@@ -369,6 +369,15 @@ def test_F36_whatever_the_bytes_a_message_is_refused_or_right(data: bytes) -> No
         next(decode_request(request, request.raw_input_contents, Signature(DIGITS)))
 
 
+async def test_F36_compressed_messages_are_refused(digits) -> None:
+    """What is small on the wire would be inflated at once, and held uncounted."""
+    async with grpc.aio.insecure_channel(digits.grpc, compression=grpc.Compression.Gzip) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await infer(channel, message(id="x" * 10_000))
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert digits.port.requests == []
+
+
 async def test_F36_a_message_that_is_too_large_is_resource_exhausted(serve) -> None:
     running = await serve(graph(PIXELS, frontend=FrontendSpec(max_request_bytes=1 << 20)))
     async with grpc.aio.insecure_channel(running.grpc) as channel:
