@@ -31,6 +31,7 @@ from hams_graph import load
 from hams_protocol.graph import GraphData, TensorSpec
 from hams_sidecar.datatypes import DATATYPES, itemsize
 from hams_sidecar.endpoint import open_inference_pb2 as pb
+from hams_sidecar.endpoint.limits import linger_bytes_max
 
 BOUNDARIES = (-(2**63), -1, 0, 1, 2, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**400)
 """Every integer of a request is one of these, now and then."""
@@ -345,7 +346,9 @@ class Run:
                 code, text = error.code().name, error.details() or ""
             except httpx.HTTPError as error:
                 code, text = type(error).__name__, repr(error)
-                self.findings.wrong.append(f"no answer ({text}) to {request!r:.500}")
+                # Of a body that is refused on the way so much is still taken in, that its client sees the refusal.
+                if len(request.body) < linger_bytes_max:
+                    self.findings.wrong.append(f"no answer ({text}) to {request!r:.500}")
             self.findings.codes[code] += 1
             self.findings.hostile_s_max = max(self.findings.hostile_s_max, time.monotonic() - began)
             if "internal error" in text or code in ("UNKNOWN", "UNAVAILABLE", "503"):
