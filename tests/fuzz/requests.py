@@ -346,7 +346,7 @@ class Run:
                 code, text = error.code().name, error.details() or ""
             except httpx.HTTPError as error:
                 code, text = type(error).__name__, repr(error)
-                # Of a body that is refused on the way so much is still taken in, that its client sees the refusal.
+                # So much of a body that is refused on the way is taken in, for its client to see that.
                 if len(request.body) < linger_bytes_max:
                     self.findings.wrong.append(f"no answer ({text}) to {request!r:.500}")
             self.findings.codes[code] += 1
