@@ -51,22 +51,26 @@ class KnownEnds:
     `arrived`: when the first token of a request came; `rest_s`: the longest time from there to a reply, of
     those that it was told."""
 
-    __slots__ = ("arrived", "by_records", "by_tokens", "earliest", "fresh", "injected", "rest_s")
+    __slots__ = ("arrived", "by_records", "by_tokens", "earliest", "fresh", "heard", "injected", "rest_s")
 
     def __init__(self) -> None:
         self.by_tokens: dict[RequestId, float] = {}
         self.by_records: dict[RequestId, float] = {}
         self.fresh: dict[RequestId, float] = {}
+        self.heard: dict[RequestId, float] = {}
         self.earliest: dict[RequestId, float] = {}
         self.injected: dict[tuple[RequestId, int], float] = {}
         self.arrived: dict[RequestId, float] = {}
         self.rest_s = 0.0
 
     def settle(self) -> None:
-        """What tokens have told is known now."""
+        """What tokens and others have told is known now."""
         for request, due in self.fresh.items():
             self.by_tokens[request] = min(due, self.by_tokens.get(request, due))
+        for request, due in (*self.fresh.items(), *self.heard.items()):
+            self.earliest[request] = min(due, self.earliest.get(request, due))
         self.fresh.clear()
+        self.heard.clear()
 
 
 class Budgets:
@@ -81,13 +85,12 @@ class Budgets:
 
     def received(self, node: "Node", messages: Sequence[Message]) -> None:
         """Messages are taken in together. What answers one of them may not know yet of those behind it, so
-        an earlier end counts from the next ones on."""
+        an end that they tell counts from the next ones on."""
         known_ends = self._of(node)
-        if known_ends.fresh:
-            known_ends.settle()
+        known_ends.settle()
         for message in messages:
             self._take_in(known_ends, message)
-        if len(messages) == 1 and known_ends.fresh:
+        if len(messages) == 1:
             known_ends.settle()
 
     def _take_in(self, known_ends: KnownEnds, message: Message) -> None:
@@ -95,7 +98,6 @@ class Budgets:
             token = message.token
             due = self._end_of(token.meta.budget_s)
             known_ends.fresh[token.request] = min(due, known_ends.fresh.get(token.request, due))
-            known_ends.earliest[token.request] = min(due, known_ends.earliest.get(token.request, due))
             known_ends.arrived.setdefault(token.request, self._world.now)
         elif type(message) is Completion:
             for reply in message.replies:
@@ -122,9 +124,9 @@ class Budgets:
         self._known[node.id] = self._of(before)
 
     def _heard(self, known_ends: KnownEnds, token: Token, left_s: float) -> None:
-        due, known, earliest = self._end_of(left_s), known_ends.by_records, known_ends.earliest
+        due, known, heard = self._end_of(left_s), known_ends.by_records, known_ends.heard
         known[token.request] = max(due, known.get(token.request, due))
-        earliest[token.request] = min(due, earliest.get(token.request, due))
+        heard[token.request] = min(due, heard.get(token.request, due))
 
     def sent(self, node: "Node", message: Message) -> None:
         """A message leaves. Raises Broken if its budget ends later than it can, or an age is wrong."""

@@ -62,7 +62,7 @@ class Upload(RequestResponseCycle):
         self.began_s = connection.loop.time()
         self.complete = False
         self._connection = connection
-        self._chunks: list[Buffer] = []
+        self._chunks: list[Buffer | bytearray] = []
         self._waiter: asyncio.Future[None] | None = None
         self._server: Server | None = None
 
@@ -108,7 +108,7 @@ class Upload(RequestResponseCycle):
 
     def whole(self) -> Buffer:
         """The body; only when it is complete."""
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return memoryview(self._chunks[0]) if len(self._chunks) == 1 else b"".join(self._chunks)
 
     async def arrived(self, timeout_s: float) -> Buffer:
         """The whole body; waits for it. Raises RequestRefused (408) if it does not come in time."""
