@@ -7,8 +7,7 @@ part adds its rows to the folder beside the file, and writes the page `index.htm
 import argparse
 import difflib
 import sys
-import traceback
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -223,14 +222,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _rows_of_part(part: str, run: Run) -> Rows | None:
     """None, and what happened on stderr, if it could not be measured."""
+    rows: Rows | None = None
     try:
-        return uvloop.run(_measured(PARTS[part], run))
-    except (CannotStart, Failed, TimeoutError) as error:
-        print(f"part {part}: {error or 'a graph was not ready in time'}", file=sys.stderr, flush=True)
-    except Exception:  # noqa: BLE001 # the boundary: whatever broke here must not cost hours of other parts
-        print(f"part {part}:", file=sys.stderr)
-        traceback.print_exc()
-    return None
+        rows = uvloop.run(_measured(PARTS[part], run))
+    except* (CannotStart, Failed, TimeoutError) as errors:  # clients fail in groups
+        said = ", ".join(dict.fromkeys(str(error) for error in _each(errors)))
+        print(f"part {part}: {said or 'a graph was not ready in time'}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _each(errors: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:
+    for error in errors.exceptions:
+        yield from _each(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
 def _parts(options: argparse.Namespace) -> list[str]:

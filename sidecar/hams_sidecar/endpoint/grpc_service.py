@@ -43,7 +43,8 @@ Parsed = TypeVar("Parsed", bound=Message)
 T = TypeVar("T")
 
 IDENTITY_ONLY = 1
-"""Of compression: what is small on the wire would hold the event loop for as long as it is large."""
+"""The set of compressions that are taken, as grpc numbers them: none. A message that is small on the wire
+would hold the event loop for as long as it takes to inflate."""
 
 
 class InferenceService:

@@ -17,7 +17,6 @@ from hams_sidecar.endpoint.limits import (
     id_bytes_max,
     idempotency_key_bytes_max,
     parameter_bytes,
-    parameters_bytes_max,
     parameters_max,
     trace_bytes_max,
 )
@@ -51,7 +50,7 @@ class Parameters:
 NO_PARAMETERS = Parameters({})
 
 
-def split(given: Mapping[str, object], nbytes_max: int = parameters_bytes_max) -> Parameters:
+def split(given: Mapping[str, object], nbytes_max: int) -> Parameters:
     """Check the parameters of a request, and take out those of the transport. `nbytes_max`: names and values
     of the rest. Raises RequestRefused."""
     if len(given) > parameters_max:

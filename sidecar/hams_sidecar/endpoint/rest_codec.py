@@ -184,8 +184,8 @@ def decode_request(
         size = _binary_size(given)
         data: Buffer
         if size is None:
-            text_of = _json_data(given, large)
-            data = yield from read(given.name, given.datatype, shape, text_of, signature.nbytes_max)
+            array = _json_data(given, large)
+            data = yield from read(given.name, given.datatype, shape, array, signature.nbytes_max)
         else:
             _check_binary(given, size, len(body) - at, header_length)
             data = rest[at : at + size]
