@@ -21,6 +21,8 @@ from e2e.cluster.machine import NotPossible
 
 PAUSE = "pause.tar"
 """The image that every pod begins with; images/build.py writes it like all others."""
+HEARD_S = 90.0
+"""For nodes to be heard of again, when the API server is back."""
 
 
 class Cluster:
@@ -223,6 +225,42 @@ class Cluster:
             yield
         finally:
             network.deafen(pid, address, False)
+
+    @contextlib.contextmanager
+    def without_api(self) -> Iterator[None]:
+        """The control plane is away, and back afterwards. Raises NotInTime when it is not.
+
+        Its controllers go with the API server, as leaders end that cannot renew their Lease. They come back
+        when the nodes have been heard of again. A kubelet tries every 7 s, and here a node is given up after
+        10: controllers that run on would judge nodes by what they have not heard, and evict their pods.
+        """
+        for component in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
+            self.stop(0, component)
+        try:
+            yield
+        finally:
+            self.start(0, "kube-apiserver")
+            try:
+                self.wait_for_api()
+                before = until(self._heard_of, HEARD_S, "Leases of nodes", 0.2)
+
+                def heard() -> bool:
+                    now = self._heard_of()
+                    return before.keys() == now.keys() and not before.items() & now.items()
+
+                until(heard, HEARD_S, "a sign of life from each node", 0.2)
+            finally:
+                self.start(0, "kube-controller-manager")
+                self.start(0, "kube-scheduler")
+
+    def _heard_of(self) -> dict[str, str]:
+        """When each node renewed its Lease last; {} when nobody says so just now."""
+        columns = "custom-columns=NODE:.metadata.name,AT:.spec.renewTime"
+        try:
+            rows = self.kubectl("get", "leases", "-n", "kube-node-lease", "--no-headers", "-o", columns)
+        except CommandFailed:
+            return {}
+        return dict(row.split() for row in rows.splitlines())
 
     def wait_for_api(self) -> None:
         """Until the API server answers. Raises NotInTime."""

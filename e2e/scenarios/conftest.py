@@ -84,10 +84,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fixtures do not hear of a scenario that failed; `judged` does."""
+    """Fixtures do not hear of a scenario that failed; `judged` does. What Kubernetes knew then is printed:
+    the graph is gone before anybody can look."""
     report = yield
     if report.failed and call.when == "call":
         item.user_properties.append((FAILED, True))
+        runs = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, GraphRun)]
+        report.sections += [(f"objects of {run.name}", run.objects()) for run in runs]
     return report
 
 

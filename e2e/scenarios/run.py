@@ -52,6 +52,7 @@ KNOWN_S = 60.0
 POLL_S = 0.05
 POD_POLL_S = 0.5
 """Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
+EVENTS_SHOWN = 40
 STATELESS = "active"
 CLIENTS_NICE = -15
 """Clients are elsewhere, and do not wait for the machines that they ask; while a pod starts they would get a
@@ -199,6 +200,22 @@ class GraphRun(Hits):
         pod = pod_of(instance, list(self.pods()))
         assert pod is not None, f"no pod for {instance}"
         return str(pod)
+
+    def objects(self) -> str:
+        """Nodes, pods, endpoints and the last events as Kubernetes has them, for who reads of a failure."""
+        looks = (
+            ("get", "nodes"),
+            ("get", "pods,endpointslices", "-n", NAMESPACE, "-o", "wide"),
+            ("get", "pods", "-n", SYSTEM),
+            ("get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp"),
+        )
+        shown = []
+        for words in looks:
+            try:
+                shown.append("\n".join(self.cluster.kubectl(*words).splitlines()[-EVENTS_SHOWN:]))
+            except CommandFailed as error:
+                shown.append(str(error))
+        return "\n\n".join(shown)
 
     def why_not_redundant(self, topology: dict[str, Any]) -> str:
         """What is missing until every set has its backups in sync; empty: nothing."""

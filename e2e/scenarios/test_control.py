@@ -15,16 +15,12 @@ def test_F30_the_api_server_is_away_and_a_primary_dies(chain: GraphRun) -> None:
     uid = chain.pods()[pod]["metadata"]["uid"]
     epoch = chain.epoch_of("b")
     with chain.load():
-        chain.cluster.stop(0, "kube-apiserver")
-        try:
+        with chain.cluster.without_api():
             chain.note(f"kill the processes of {pod}")
             chain.cluster.kill_pods(uid)
             chain.until(lambda topology: topology["sets"]["b"]["epoch"] > epoch)
             chain.answered(50)
             chain.stalled(AWAY_S)
-        finally:
-            chain.cluster.start(0, "kube-apiserver")
-        chain.cluster.wait_for_api()
         chain.redundant(within_s=180)
     chain.gone_s = GONE_LATE_S
     report(chain, "F30 API server")
