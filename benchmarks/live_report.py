@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.arrivals import Arrivals
 from benchmarks.plots import bars, lines
 from benchmarks.report import Result, rows_of
 from benchmarks.workloads import Case, Trace
@@ -29,7 +30,7 @@ class Cell:
     factor: float
     policy: str
     rho: float
-    bursty: bool
+    arrivals: Arrivals
     seconds: float
     seed: int
     kill_s: float

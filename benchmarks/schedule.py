@@ -1,95 +1,39 @@
 """Scheduling policies on 25 laws of execution times and five SLOs, in virtual time: the policies that
 serve, an emulated model, one recorded trace for all.
 
-`hams bench schedule [--short] [--cases GLOB] [--slo 1.5,3] [--rho .6] [--arrivals smooth|bursty]
-[--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N] [--cold] [--dag]
-[--micro] [--live [--kill 20s] [--seconds S]] [--out FILE.json] [--output json]`. The exit status is 1 where
-`distribution` finishes fewer requests in time than another policy, by more than 2 standard errors + 0.003;
-with `--live`, where a request was lost or a history is broken.
+`hams bench schedule [--short] [--cases GLOB] [--slo 1.5,3] [--rho .6] [--arrivals smooth|bursty] [--trace
+FILE.csv] [--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N]
+[--cold] [--calibrated] [--overload LOAD] [--dag] [--micro] [--live [--kill 20s] [--seconds S]] [--out
+FILE.json] [--output json]`. The exit status is 1 where `distribution` finishes fewer requests in time than
+another policy, by more than 2 standard errors + 0.003; with `--overload`, where it misses a goal; with
+`--live`, where a request was lost or a history is broken.
 """
 
 import argparse
-import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks import schedule_dag, schedule_live, schedule_micro
+from benchmarks import schedule_dag, schedule_live, schedule_micro, schedule_overload
+from benchmarks.arrivals import BY_NAME, Arrivals, NotCounted, counted
 from benchmarks.chain import machine
 from benchmarks.plots import finish_rates, lines
 from benchmarks.report import Result, add_options, deliver, rows_of
-from benchmarks.virtual_time import (
-    BASELINES,
-    INFORMATION,
-    ORLOJ,
-    OURS,
-    POLICIES,
-    PROFILE_SAMPLES,
-    known,
-    policy_of,
-    profiles_of,
-    run,
-)
-from benchmarks.workloads import (
-    CASES,
-    SLO_FACTORS,
-    Case,
-    cases_named,
-    p99_s,
-    published,
-    trace_of,
-    worker_of,
-)
+from benchmarks.schedule_calibrated import calibrated, print_published
+from benchmarks.schedule_cells import Job, cells, judged, of_all
+from benchmarks.virtual_time import BASELINES, INFORMATION, ORLOJ, OURS, POLICIES, PROFILE_SAMPLES
+from benchmarks.workloads import CASES, SLO_FACTORS, cases_named
 
-ALLOWED = 0.003
-"""What `distribution` may lose to another policy beyond 2 standard errors."""
-PROCESSES = 2
 SHORT_REQUESTS = 1_000
-NICE = 5
-
-
-@dataclass(frozen=True)
-class Job:
-    """All policies and SLOs on the traces of one case."""
-
-    case: Case
-    factors: tuple[float, ...]
-    policies: tuple[str, ...]
-    rho: float
-    bursty: bool
-    information: str
-    requests: int
-    seeds: tuple[int, ...]
-    samples: int
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, and say by the exit status whether `distribution` lost anywhere."""
     parser = argparse.ArgumentParser("hams bench schedule", description=__doc__)
-    add_options(parser)
-    parser.add_argument("--short", action="store_true", help="25 cells of few requests, in 90 s")
-    parser.add_argument("--cases", default="", metavar="GLOB", help="separated by commas")
-    parser.add_argument("--slo", type=_numbers, default=(), help="in P99s of the stand-alone time")
-    parser.add_argument("--rho", type=_load, default=0.6, help="load; 1 is what batches of 8 keep up with")
-    parser.add_argument("--arrivals", choices=("smooth", "bursty"), default="bursty")
-    parser.add_argument("--policies", type=_policies, default=None)
-    parser.add_argument("--information", choices=INFORMATION, default="app", help="what requests tell")
-    parser.add_argument("--requests", type=_count, default=10_000, help="of each trace")
-    parser.add_argument("--seeds", type=_count, default=1, help="traces of each case")
-    parser.add_argument("--seed", type=_count, default=1, help="the first seed")
-    parser.add_argument("--cold", action="store_true", help="`distribution` begins without a profile")
-    parser.add_argument("--dag", action="store_true", help="three stages: how deadlines are split")
-    parser.add_argument("--micro", action="store_true", help="what a decision costs, 10,000 requests pending")
-    parser.add_argument("--live", action="store_true", help="real processes, beside virtual time")
-    parser.add_argument(
-        "--kill", type=_interval, default=0.0, metavar="20s", help="with --live: kill the primary so often"
-    )
-    parser.add_argument("--seconds", type=_interval, default=60.0, help="of each cell with --live")
+    _add_options(parser)
     options = parser.parse_args(arguments)
+    options.arrivals_from = options.trace or BY_NAME[options.arrivals]
     if options.kill and not options.live:
         parser.error("--kill: expected together with --live: in virtual time there is no process to kill")
     if options.micro:
@@ -105,10 +49,50 @@ def main(arguments: list[str] | None = None) -> int:
         if strange:
             parser.error(f"--policies: nothing is served by {strange[0]!r}: it is there to be compared with")
         return schedule_live.main_of(options)
+    if options.overload:
+        return schedule_overload.main_of(options)
     jobs = jobs_of(options)
+    if options.calibrated:
+        jobs = calibrated(jobs)
     result = measure(jobs)
     deliver(result, options, print_table, plot)
+    if options.calibrated and options.output == "text":
+        print_published(result)
     return 1 if any(row["lost_to"] for row in rows_of(result)) else 0
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("--short", action="store_true", help="25 cells of few requests, in 90 s")
+    parser.add_argument("--cases", default="", metavar="GLOB", help="separated by commas")
+    parser.add_argument("--slo", type=_numbers, default=(), help="in P99s of the stand-alone time")
+    parser.add_argument("--rho", type=_load, default=0.6, help="load; 1 is what batches of 8 keep up with")
+    parser.add_argument("--arrivals", choices=tuple(BY_NAME), default="bursty")
+    parser.add_argument(
+        "--trace",
+        type=_file,
+        metavar="FILE.csv",
+        help="in place of --arrivals: calls by minute, at the load of --rho",
+    )
+    parser.add_argument("--policies", type=_policies, default=None)
+    parser.add_argument("--information", choices=INFORMATION, default="app", help="what requests tell")
+    parser.add_argument("--requests", type=_count, default=10_000, help="of each trace")
+    parser.add_argument("--seeds", type=_count, default=1, help="traces of each case")
+    parser.add_argument("--seed", type=_count, default=1, help="the first seed")
+    parser.add_argument("--cold", action="store_true", help="`distribution` begins without a profile")
+    parser.add_argument(
+        "--calibrated", action="store_true", help="each case at the load where Orloj does as published"
+    )
+    parser.add_argument(
+        "--overload", type=_load, default=0.0, metavar="LOAD", help="how soon is told what is not run"
+    )
+    parser.add_argument("--dag", action="store_true", help="three stages: how deadlines are split")
+    parser.add_argument("--micro", action="store_true", help="what a decision costs, 10,000 requests pending")
+    parser.add_argument("--live", action="store_true", help="real processes, beside virtual time")
+    parser.add_argument(
+        "--kill", type=_interval, default=0.0, metavar="20s", help="with --live: kill the primary so often"
+    )
+    parser.add_argument("--seconds", type=_interval, default=60.0, help="of each cell with --live")
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -129,6 +113,13 @@ def _load(text: str) -> float:
     if not 0.0 < load <= 10.0:
         raise argparse.ArgumentTypeError(f"expected a load above 0, 10 at most, found {text!r}")
     return load
+
+
+def _file(text: str) -> Arrivals:
+    try:
+        return counted(Path(text))
+    except (NotCounted, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _count(text: str) -> int:
@@ -169,7 +160,7 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
             factors,
             policies,
             options.rho,
-            options.arrivals == "bursty",
+            options.arrivals_from,
             options.information,
             requests,
             tuple(range(options.seed, options.seed + options.seeds)),
@@ -180,83 +171,19 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
 
 
 def measure(jobs: Sequence[Job]) -> Result:
-    """Run all jobs on two processes that yield to others."""
-    with ProcessPoolExecutor(PROCESSES, initializer=_yield_to_others) as pool:
-        rows = [row for rows in pool.map(cells, jobs) for row in rows]
+    """All jobs."""
+    rows = [row for rows in of_all(cells, jobs) for row in rows]
     first = jobs[0]
     return {
         "bench": "schedule",
         "machine": machine(),
-        "rho": first.rho,
-        "arrivals": "bursty" if first.bursty else "smooth",
+        "rho": first.rho if len({job.rho for job in jobs}) == 1 else "calibrated",
+        "arrivals": first.arrivals.name,
         "information": first.information,
         "requests": first.requests,
         "seeds": list(first.seeds),
         "rows": judged(rows),
     }
-
-
-def _yield_to_others() -> None:
-    os.nice(NICE)
-
-
-def cells(job: Job) -> list[dict[str, Any]]:
-    """The cells of one case: for each policy its finish rate and, to compare by, each request's fate."""
-    traces = {seed: trace_of(job.case, job.rho, job.bursty, job.requests, seed) for seed in job.seeds}
-    p99 = p99_s(job.case)
-    rows: list[dict[str, Any]] = []
-    for factor in job.factors:
-        fates = {policy: _fates(job, policy, factor * p99, traces) for policy in job.policies}
-        rows.append(
-            {
-                "case": job.case.name,
-                "slo": factor,
-                "trace": [trace.digest() for trace in traces.values()],
-                "rates": {policy: round(float(fate.mean()), 4) for policy, fate in fates.items()},
-                "lead": {
-                    policy: _lead(fates[OURS], fate)
-                    for policy, fate in fates.items()
-                    if OURS in fates and policy != OURS
-                },
-                "published": published(job.case.name, factor),
-            }
-        )
-    return rows
-
-
-def _fates(job: Job, policy: str, slo_s: float, traces: dict[int, Any]) -> "np.ndarray[Any, Any]":
-    """For each request of all traces, 1.0 if it was in time."""
-    fates: list[bool] = []
-    for seed, trace in traces.items():
-        profiles = profiles_of(job.case, job.information, seed, job.samples)
-
-        def classify(app: int, feature: float, profiles: Any = profiles) -> int:
-            return int(profiles.classify(*known(job.information, app, feature)))
-
-        chosen = policy_of(policy, job.case, slo_s, profiles, seed)
-        fates += run(chosen, trace, worker_of(job.case), slo_s, classify).on_time
-    return np.array(fates, dtype=float)
-
-
-def _lead(ours: "np.ndarray[Any, Any]", other: "np.ndarray[Any, Any]") -> tuple[float, float]:
-    """By how much our finish rate is larger, and the standard error of that, paired by request."""
-    difference = ours - other
-    return round(float(difference.mean()), 5), round(float(difference.std() / np.sqrt(len(difference))), 5)
-
-
-def judged(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each row with the policies that `distribution` lost to. Orloj stands for itself by the statistic that
-    is best over the table."""
-    listed = list(rows)
-    statistics = [name for name in ORLOJ if listed and name in listed[0]["rates"]]
-    best = max(statistics, key=lambda name: sum(row["rates"][name] for row in listed), default=None)
-    for row in listed:
-        row["orloj"] = best
-        compared = [name for name in (*BASELINES, best) if name in row["lead"]]
-        row["lost_to"] = [
-            name for name in compared if row["lead"][name][0] < -(2 * row["lead"][name][1] + ALLOWED)
-        ]
-    return listed
 
 
 def print_table(result: Result) -> None:

@@ -112,7 +112,7 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
             factor,
             policy,
             options.rho,
-            options.arrivals == "bursty",
+            options.arrivals_from,
             seconds,
             options.seed,
             options.kill,
@@ -133,7 +133,7 @@ async def measure(cells: list[Cell]) -> Result:
         "bench": "schedule-live",
         "machine": machine(),
         "rho": first.rho,
-        "arrivals": "bursty" if first.bursty else "smooth",
+        "arrivals": first.arrivals.name,
         "seconds": first.seconds,
         "p99_s": P99_S,
         "kill_s": first.kill_s,
@@ -147,7 +147,7 @@ def scaled_trace(cell: Cell) -> tuple[Trace, Worker]:
     scale = P99_S / p99_s(cell.case)
     whole_s = WARM_UP_S + cell.seconds
     count = int(4.0 * cell.rho * capacity_per_s(cell.case) / scale * whole_s) + 100
-    drawn = trace_of(cell.case, cell.rho, cell.bursty, count, cell.seed)
+    drawn = trace_of(cell.case, cell.rho, cell.arrivals, count, cell.seed)
     arrivals = [at * scale for at in drawn.arrivals if at * scale < whole_s]
     alone = [time * scale for time in drawn.alone[: len(arrivals)]]
     count = len(arrivals)

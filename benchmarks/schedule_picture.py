@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.arrivals import SMOOTH
 from benchmarks.virtual_time import Request, known, policy_of, profiles_of, run
 from benchmarks.workloads import CASES, trace_of, worker_of
 from hams_schedule.policies.base import Policy
@@ -92,7 +93,7 @@ def served(name: str) -> tuple[Watched, int]:
     watched = Watched(policy_of(name, case, SLO_S, profiles, SEED))
     outcome = run(
         watched,  # type: ignore[arg-type]
-        trace_of(case, LOAD, bursty=False, count=COUNT, seed=SEED),
+        trace_of(case, LOAD, SMOOTH, COUNT, SEED),
         worker_of(case),
         SLO_S,
         lambda app, feature: profiles.classify(*known("app", app, feature)),

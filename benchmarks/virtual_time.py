@@ -5,12 +5,11 @@ Events are arrivals, the end of the batch, and what a policy's `deadline()` asks
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from benchmarks.workloads import ROWS_MAX, Case, Trace, Worker, draw, size_times, worker_of
-from hams_schedule.policies.base import Policy
 from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.clockwork import Clockwork
 from hams_schedule.policies.deadline import Deadline
@@ -28,7 +27,9 @@ INFORMATION = ("none", "app", "feature", "both")
 ORLOJ = {"orloj-mean": MEAN, "orloj-p25": 0.25, "orloj-p50": 0.5, "orloj-p75": 0.75}
 BASELINES = ("clipper", "nexus", "clockwork", "symphony")
 OURS = "distribution"
-POLICIES = (OURS, *BASELINES, *ORLOJ, "fifo", "deadline")
+GUARDED = "guarded"
+"""`distribution` as it serves: another policy takes over where it does better (`hams_schedule.guard`)."""
+POLICIES = (OURS, *BASELINES, *ORLOJ, GUARDED, "fifo", "deadline")
 PLAN_SLICE_S = 0.002
 """What a shell gives to one call of `plan`."""
 PROFILE_SAMPLES = 2_000
@@ -65,11 +66,14 @@ class Measured:
 
 @dataclass
 class Outcome:
-    """What became of a trace: for each request whether it was in time, and when it was answered or shed."""
+    """What became of a trace: for each request whether it was in time. `refused`: how many were not let in;
+    `told_s`: how long after their arrival the others were told that are not run."""
 
     on_time: list[bool]
     batches: int = 0
     busy_s: float = 0.0
+    refused: int = 0
+    told_s: list[float] = field(default_factory=list)
 
     def rate(self) -> float:
         """The finish rate."""
@@ -112,8 +116,10 @@ def profiles_of(case: Case, information: str, seed: int, samples: int = PROFILE_
     return profiles
 
 
-def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int) -> Policy[Request]:
+def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int) -> SchedulerPort[Request]:
     """A policy with what it has measured beforehand."""
+    if name == GUARDED:
+        return guarded(ROWS_MAX, True, profiles, max_delay_s=slo_s)
     if name == OURS:
         return Distribution(ROWS_MAX, True, profiles, max_delay_s=slo_s)
     if name == "fifo":
@@ -143,12 +149,27 @@ def served_policy(name: str, max_rows: int, profiles: Profiles) -> SchedulerPort
     return guarded(max_rows, True, profiles) if name == OURS else Deadline(max_rows, True)
 
 
+class Door:
+    """Where requests come in. This one lets all of them in."""
+
+    def admits(self, unit: Request, now: float) -> bool:
+        """Whether a request that comes now is served."""
+        return True
+
+    def ended(self, unit: Request, now: float, *, shed: bool) -> None:
+        """It was answered, or told that it is not run."""
+
+
+OPEN = Door()
+
+
 def run(
     policy: SchedulerPort[Request],
     trace: Trace,
     worker: Worker,
     slo_s: float,
     classify: Callable[[int, float], int],
+    door: Door = OPEN,
 ) -> Outcome:
     """Serve a trace to its end."""
     arrivals, count = trace.arrivals, len(trace.arrivals)
@@ -165,16 +186,22 @@ def run(
             took = now - starts
             for unit in running:
                 outcome.on_time[unit.number] = now <= unit.due
+                door.ended(unit, now, shed=False)
             ends, running = math.inf, []
             policy.finished(batch, Measured(took, took), now)
         while next_arrival < count and arrivals[next_arrival] <= now:
             cls = classify(trace.apps[next_arrival], trace.features[next_arrival])
             unit = Request(next_arrival, trace.alone[next_arrival], cls, now + slo_s)
-            policy.add(unit, now)
             next_arrival += 1
+            if door.admits(unit, now):
+                policy.add(unit, now)
+            else:
+                outcome.refused += 1
         wake = math.inf
         if not running:
-            policy.late(now)
+            for unit in policy.late(now):
+                outcome.told_s.append(now - arrivals[unit.number])
+                door.ended(unit, now, shed=True)
             running = policy.take(now)
             if running:
                 batch += 1

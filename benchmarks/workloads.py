@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.arrivals import Arrivals, Rate
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 ROWS_MAX = 32
 SLO_FACTORS = (1.5, 2.0, 3.0, 4.0, 5.0)
@@ -200,28 +202,22 @@ def capacity_per_s(case: Case) -> float:
     return CAPACITY_ROWS / (case.fixed_ms / 1000.0 + float(longest) * scale)
 
 
-def trace_of(case: Case, rho: float, bursty: bool, count: int, seed: int) -> Trace:
-    """`count` requests at load `rho`: Poisson, at a rate that is constant over segments, and in bursts an
-    AR(1) in its logarithm with rare spikes."""
-    random = np.random.default_rng([seed, int(rho * 1000), int(bursty)])
-    sd, spikes = (0.35, 0.03) if bursty else (0.0, 0.0)
-    segment = PERIOD_P99S * p99_s(case)
-    mean_rate = rho * capacity_per_s(case)
-    arrivals: list[float] = []
-    level, start = random.normal(0.0, sd), 0.0
-    while len(arrivals) < count:
-        rate = mean_rate * float(np.exp(level - sd * sd / 2))
-        rate *= 2.5 if random.random() < spikes else 1.0
-        rate /= 1.0 + 1.5 * spikes
-        number = random.poisson(rate * segment)
-        arrivals += sorted(start + random.random(number) * segment)
-        start += segment
-        level = 0.8 * level + random.normal(0.0, sd * 0.6)
+def trace_of(case: Case, rho: float, arrivals: Arrivals, count: int, seed: int) -> Trace:
+    """`count` requests at load `rho`: Poisson, at a rate that is constant over segments."""
+    random = np.random.default_rng([seed, int(rho * 1000), arrivals.number])
+    rate = Rate(arrivals, rho * capacity_per_s(case), PERIOD_P99S * p99_s(case), random)
+    times_of_arrival: list[float] = []
+    start = 0.0
+    while len(times_of_arrival) < count:
+        number = random.poisson(rate.rate() * rate.length_s)
+        times_of_arrival += sorted(start + random.random(number) * rate.length_s)
+        start += rate.length_s
+        rate.move()
     times, apps = draw(case, random, count)
     features = times * np.exp(random.normal(0.0, FEATURE_NOISE, count))
     jitter = np.exp(random.normal(0.0, JITTER, count))
     return Trace(
-        [float(at) for at in arrivals[:count]],
+        [float(at) for at in times_of_arrival[:count]],
         [int(app) for app in apps],
         features.tolist(),
         times.tolist(),

@@ -335,9 +335,10 @@ class GraphRun(Hits):
     # -- hurting ---------------------------------------------------------------------------------------------
 
     def delete(self, pod: str, *, force: bool = False) -> None:
-        """Delete a pod: gracefully, or with `--force --grace-period=0`. Does not wait for its end."""
+        """Delete a pod: gracefully, or with `--force --grace-period=0` unless the controller has. Does
+        not wait for its end."""
         self.note(f"{'force ' if force else ''}delete {pod}")
-        how = ["--force", "--grace-period=0"] if force else ["--wait=false"]
+        how = ["--force", "--grace-period=0", "--ignore-not-found"] if force else ["--wait=false"]
         self.cluster.kubectl("delete", "pod", pod, "-n", NAMESPACE, *how)
 
     def note(self, what: str) -> None:

@@ -64,6 +64,12 @@ profile_bytes_max = 16_384
 profile_inflated_bytes_max = 262_144
 """A dumped profile, inflated; what is larger is refused before it is read."""
 
+speed_batches_min = 5
+"""Batches without which nothing is said of how fast a machine is beside the one of a stored profile."""
+
+speed_batches_max = 20
+"""The first batches of whoever takes a stored profile over: with them at the latest it is known."""
+
 time_max_s = 86_400.0
 """A longer time of a batch is a broken clock: it is ignored and counted."""
 

@@ -26,6 +26,7 @@ from hams_schedule.limits import (
     time_max_s,
 )
 from hams_schedule.shapes import Cdf, Grid, maximum, normal
+from hams_schedule.speed import FirstBatch, Speed
 from hams_schedule.split import Rest
 from hams_schedule.sweeps import Record, Sweep
 from hams_schedule.times import BatchTimes
@@ -108,6 +109,12 @@ class Profiles:
         self._sweep_rest: list[Record] = []
         self._rotated_at = -math.inf
         self._cdfs: dict[int, Cdf] = {}
+        self._speed: Speed | None = None
+
+    def take_over(self) -> None:
+        """What is known may be of another machine: the first batches say how fast this one is beside it, and
+        nothing is learnt of them until then."""
+        self._speed = Speed()
 
     def classify(self, app: str, feature: float) -> int:
         """The class of a request; counts it."""
@@ -125,7 +132,7 @@ class Profiles:
         """A request of this feature and of `rows` rows took `time` seconds in a batch of its own: features
         are cut by such pairs. Its time is counted elsewhere; of a size that is not known it says nothing."""
         base, slope = self.times.law(rows)
-        if not (slope > 0.0 and self.times.known(rows)):
+        if not (slope > 0.0 and self.times.known(rows)) or self._speed is not None:
             return
         alone = (time - base) / slope
         if 0.0 < alone < time_max_s:
@@ -142,6 +149,9 @@ class Profiles:
         if not (0.0 < time < time_max_s and members and 0 < rows <= rows_max and 0.0 < weight <= 1.0):
             self.ignored += 1
             return
+        if self._speed is not None:
+            self._compare(self._speed, FirstBatch(members, rows, time, now, weight))
+            return
         self._forget(now)
         if len(members) == 1 and rows == 1:
             if weight == 1.0:
@@ -150,23 +160,36 @@ class Profiles:
             return
         if weight == 1.0:
             self.longest_s = max(self.longest_s, time)
-        tally: dict[int, int] = {}
-        for cls in members:
-            tally[cls] = tally.get(cls, 0) + 1
+        counts = counts_of(members)
+        for cls, _ in counts:
             if cls not in self.laws:
                 self.laws[cls] = ClassProfile()
-        counts = tuple(sorted(tally.items()))
         longest = self.expected(counts, 1)  # of the longest member alone
         if longest > 0.0:
             base, slope = self.times.law(rows)
             if weight == 1.0 and self.times.known(rows):  # an extrapolation that is off is no drift
-                self._watch(max(tally, key=self._mean_of), time, base + slope * longest)
+                self._watch(max([cls for cls, _ in counts], key=self._mean_of), time, base + slope * longest)
             self.times.observe(rows, longest, time, weight)
         self.records.append(Record(counts, rows, time, weight, now))
         self._batches += 1
         if self._batches % sweep_batches == 0:
             self._sweeps_due = max(self._sweeps_due, 1)
         self._counted()
+
+    def _compare(self, speed: Speed, batch: FirstBatch) -> None:
+        """Hold a batch back until the speed of this machine is known; then scale what was learnt
+        elsewhere."""
+        if not speed.add(batch, self.expected(counts_of(batch.members), batch.rows)):
+            return
+        self._speed = None
+        if speed.factor != 1.0 and self.grid is not None:
+            factor = speed.factor
+            self.grid = Grid(factor * self.grid.low, factor * self.grid.high)
+            self.times.scale(factor)
+            self.longest_s *= factor
+            self.revision += 1
+        for first in speed.held:
+            self.observe_batch(first.members, first.rows, first.time, first.now, first.weight)
 
     def expected(self, counts: tuple[tuple[int, int], ...], rows: int) -> float:
         """E[L] in seconds of a batch of `counts` units of each class; 0: nothing is known."""
@@ -228,6 +251,8 @@ class Profiles:
         self.records.clear()
         self.records.extend(rest)
         self._outside = [sample for sample in self._outside if sample[0] not in classes]
+        if self._speed is not None:
+            self._speed.leave(classes)
         self._begin_sweep_again()
 
     def _begin_sweep_again(self) -> None:
@@ -374,6 +399,14 @@ class Profiles:
                 if law is not None:
                     law.inferred = counts
             self._sweep = None
+
+
+def counts_of(members: list[int]) -> tuple[tuple[int, int], ...]:
+    """Classes of the units of a batch, ascending, and how many units each has."""
+    tally: dict[int, int] = {}
+    for cls in members:
+        tally[cls] = tally.get(cls, 0) + 1
+    return tuple(sorted(tally.items()))
 
 
 def borrowed(counts: list[float], parent: Cdf) -> list[float]:

@@ -70,6 +70,15 @@ class BatchTimes:
         """Begin a generation; the oldest is forgotten."""
         self.older, self.recent = self.recent, {}
 
+    def scale(self, factor: float) -> None:
+        """Everything takes `factor` times as long as was seen."""
+        for sums in (*self.recent.values(), *self.older.values()):
+            sums.wx *= factor
+            sums.wy *= factor
+            sums.wxx *= factor * factor
+            sums.wxy *= factor * factor
+        self.refit()
+
     def refit(self) -> None:
         """Fit all sizes from the sums."""
         sizes, slopes, weights, sums = [1], [1.0], [1e9], [Sums()]

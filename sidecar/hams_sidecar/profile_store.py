@@ -136,6 +136,7 @@ class ProfileStore:
         """Know what others have learnt in place of what was known from there before."""
         profiles.forget()
         merge(profiles, learnt)
+        profiles.take_over()
         self._adopted = profiles.samples
         self._written = profiles.samples, profiles.resets
 

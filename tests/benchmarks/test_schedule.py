@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from benchmarks.arrivals import BURSTY, SMOOTH, Arrivals
 from benchmarks.schedule import judged, main
 from benchmarks.workloads import CASES, SLO_FACTORS, capacity_per_s, p99_s, published, trace_of, worker_of
 
@@ -20,15 +21,15 @@ def test_there_are_125_cells_and_each_has_its_published_rates() -> None:
     assert published("std-1", 2.5) == {}
 
 
-@pytest.mark.parametrize("bursty", [False, True])
-def test_a_trace_is_the_same_for_the_same_seed_and_has_its_load(bursty: bool) -> None:
+@pytest.mark.parametrize("arrivals", [SMOOTH, BURSTY])
+def test_a_trace_is_the_same_for_the_same_seed_and_has_its_load(arrivals: Arrivals) -> None:
     case = CASES[0]
-    trace = trace_of(case, 0.6, bursty, 4_000, 3)
-    assert trace.digest() == trace_of(case, 0.6, bursty, 4_000, 3).digest()
-    assert trace.digest() != trace_of(case, 0.6, bursty, 4_000, 4).digest()
+    trace = trace_of(case, 0.6, arrivals, 4_000, 3)
+    assert trace.digest() == trace_of(case, 0.6, arrivals, 4_000, 3).digest()
+    assert trace.digest() != trace_of(case, 0.6, arrivals, 4_000, 4).digest()
     assert trace.arrivals == sorted(trace.arrivals)
     rate = len(trace.arrivals) / trace.arrivals[-1] / capacity_per_s(case)
-    assert rate == pytest.approx(0.6, rel=0.3 if bursty else 0.05)
+    assert rate == pytest.approx(0.6, rel=0.3 if arrivals is BURSTY else 0.05)
 
 
 def test_the_emulated_model_pads_to_the_longest() -> None:
@@ -40,7 +41,7 @@ def test_the_emulated_model_pads_to_the_longest() -> None:
 @pytest.mark.parametrize("policy", virtual_time.POLICIES)
 def test_each_policy_serves_a_trace_and_learns_nothing_that_it_may_not(policy: str) -> None:
     case = next(case for case in CASES if case.name == "three-modal")
-    trace = trace_of(case, 0.4, False, 150, 1)
+    trace = trace_of(case, 0.4, SMOOTH, 150, 1)
     profiles = virtual_time.profiles_of(case, "app", 1, 300)
     slo = 3 * p99_s(case)
     chosen = virtual_time.policy_of(policy, case, slo, profiles, 1)

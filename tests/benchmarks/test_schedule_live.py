@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.arrivals import BURSTY
 from benchmarks.emulated import Counting, Emulated
 from benchmarks.live_report import P99_S, WARM_UP_S, Cell, Seen, after_kills, plot, print_table, row_of
 from benchmarks.schedule import main
@@ -21,12 +22,12 @@ CASE = cases_named("three-modal")[0]
 
 
 def cell(policy: str = "distribution", kill_s: float = 0.0) -> Cell:
-    return Cell(CASE, 3.0, policy, 0.6, True, 20.0, 1, kill_s)
+    return Cell(CASE, 3.0, policy, 0.6, BURSTY, 20.0, 1, kill_s)
 
 
 def test_the_requests_are_those_of_virtual_time_in_another_time() -> None:
     trace, worker = scaled_trace(cell())
-    drawn = trace_of(CASE, 0.6, True, len(trace.arrivals), 1)
+    drawn = trace_of(CASE, 0.6, BURSTY, len(trace.arrivals), 1)
     scale = P99_S / p99_s(CASE)
     assert trace.arrivals[-1] < WARM_UP_S + 20.0
     assert trace.arrivals[-1] > 0.7 * (WARM_UP_S + 20.0)
