@@ -20,7 +20,7 @@ from benchmarks.workloads import SLO_FACTORS, published
 
 SEED = 1_000
 """Of the requests by which loads are sought; those that are judged have others."""
-REQUESTS = 2_000
+REQUESTS = 5_000
 LOADS = (0.05, 3.0)
 STEPS = 8
 FIRST_LOAD = 0.6
