@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from e2e.scenarios.hits import GRAPHS_IN
 from e2e.scenarios.install import NAMESPACE, Installation, ready
 from e2e.scenarios.report import report
-from e2e.scenarios.run import FULL, GraphRun
+from e2e.scenarios.run import FULL, GraphRun, hams
 from hams_operator.chaos.port import ACTIVE
 from hams_operator.chaos.scenarios import Aim, at_random, deleted, forced
 
@@ -112,6 +113,28 @@ def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> N
         if reply["asked"] < struck and reply["answered"] > over
     ]
     assert not waited, "these waited for a replacement"
+
+
+def test_F43_hams_kill_says_whom_it_struck_and_no_request_waits_for_a_node(chain: GraphRun) -> None:
+    """As somebody tries it: all nodes cordoned, then the command. Its containers start again in their pod."""
+    nodes = chain.cluster.kubectl("get", "nodes", "-o", "name").split()
+    with chain.load(16):
+        try:
+            chain.cluster.kubectl("cordon", *nodes)
+            epoch, primary = chain.epoch_of("b"), chain.instance_of("b", "primary")
+            words = ("kill", "b", "--role", "primary", "--graph", chain.name, "--namespace", GRAPHS_IN)
+            chain.note("hams kill b --role primary")
+            struck = time.monotonic()
+            done = hams(*words, environment=chain.cluster.environment())
+            chain.moved("b", epoch)
+            chain.stalled(CORDONED_S)
+            over = time.monotonic()
+        finally:
+            chain.cluster.kubectl("uncordon", *nodes)
+    report(chain, "F43 hams kill", slowest_while_cordoned_ms=slowest(chain, struck, over))
+    assert done.returncode == 0, done.stderr
+    assert primary in done.stdout
+    assert not chain.failed()
 
 
 def test_F14_pods_are_deleted_at_random(chain: GraphRun) -> None:
