@@ -12,6 +12,7 @@ another policy, by more than 2 standard errors + 0.003; with `--overload`, where
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,27 @@ from benchmarks.virtual_time import BASELINES, INFORMATION, ORLOJ, OURS, POLICIE
 from benchmarks.workloads import CASES, SLO_FACTORS, cases_named
 
 SHORT_REQUESTS = 1_000
+ALWAYS = ("out", "output", "seed", "short")
+IN_VIRTUAL_TIME = (
+    "cases",
+    "slo",
+    "rho",
+    "arrivals",
+    "trace",
+    "policies",
+    "information",
+    "requests",
+    "seeds",
+    "cold",
+)
+FORMS: dict[str, tuple[str, ...]] = {
+    "micro": (),
+    "dag": ("requests", "seeds"),
+    "live": ("cases", "slo", "rho", "arrivals", "policies", "kill", "seconds"),
+    "overload": ("cases", "slo", "arrivals", "trace", "policies", "information", "requests"),
+    "calibrated": ("cases", "slo", "information", "requests", "seeds", "cold"),
+}
+"""What each form of the benchmark reads beside `ALWAYS`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,21 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("hams bench schedule", description=__doc__)
     _add_options(parser)
     options = parser.parse_args(arguments)
+    _refuse_what_plays_no_part(parser, options)
     options.arrivals_from = options.trace or BY_NAME[options.arrivals]
-    if options.kill and not options.live:
-        parser.error("--kill: expected together with --live: in virtual time there is no process to kill")
     if options.micro:
         return schedule_micro.main_of(options)
     if options.dag:
         return schedule_dag.main_of(options)
-    if not cases_named(options.cases):
-        parser.error(
-            f"no case is named {options.cases!r}; there are {', '.join(case.name for case in CASES)}"
-        )
     if options.live:
-        strange = [name for name in options.policies or () if name not in schedule_live.POLICIES]
-        if strange:
-            parser.error(f"--policies: nothing is served by {strange[0]!r}: it is there to be compared with")
         return schedule_live.main_of(options)
     if options.overload:
         return schedule_overload.main_of(options)
@@ -59,6 +73,31 @@ def main(arguments: list[str] | None = None) -> int:
     if options.calibrated and options.output == "text":
         print_published(result)
     return 1 if any(row["lost_to"] for row in rows_of(result)) else 0
+
+
+def _refuse_what_plays_no_part(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """One form at a time, with the options that it reads; cases and policies that are there."""
+    forms = [name for name in FORMS if getattr(options, name)]
+    if len(forms) > 1:
+        parser.error(f"expected one of --{' and --'.join(forms)}")
+    form = forms[0] if forms else ""
+    allowed = FORMS.get(form, IN_VIRTUAL_TIME)
+    for name, value in vars(options).items():
+        if name not in (*allowed, *FORMS, *ALWAYS) and value != parser.get_default(name):
+            of = f"with --{form}" if form else "without --live"
+            parser.error(f"--{name}: plays no part {of}")
+    if options.trace and options.arrivals != parser.get_default("arrivals"):
+        parser.error("expected --trace or --arrivals, found both")
+    if not cases_named(options.cases):
+        parser.error(
+            f"no case is named {options.cases!r}; there are {', '.join(case.name for case in CASES)}"
+        )
+    served = {"live": schedule_live.POLICIES, "overload": schedule_overload.ALL_POLICIES}.get(form, POLICIES)
+    for name in options.policies or ():
+        if name not in served:
+            parser.error(
+                f"--policies: nothing is served by {name!r}; expected policies of {', '.join(served)}"
+            )
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -211,31 +250,27 @@ def print_table(result: Result) -> None:
 def plot(result: Result, path: Path) -> None:
     """Finish rate over SLO: a small plot per case, and in FILE-mean.svg the mean over all cases."""
     rows = rows_of(result)
-    best = rows[0]["orloj"]
-    shown = [name for name in rows[0]["rates"] if name not in ORLOJ or name == best]
+    shown = {(row["case"], row["slo"]): _compared(row) for row in rows}
     cases = list(dict.fromkeys(row["case"] for row in rows))
     factors = list(dict.fromkeys(row["slo"] for row in rows))
+    names = list(_compared(rows[0]))
     finish_rates(
         {
-            case: {
-                name: [(row["slo"], row["rates"][name]) for row in rows if row["case"] == case]
-                for name in shown
-            }
+            case: {name: [(factor, shown[case, factor][name]) for factor in factors] for name in names}
             for case in cases
         },
         path,
     )
     means = {
-        name.split("-")[0]: [
-            float(np.mean([row["rates"][name] for row in rows if row["slo"] == factor])) for factor in factors
-        ]
-        for name in shown
+        name: [float(np.mean([shown[case, factor][name] for case in cases])) for factor in factors]
+        for name in names
     }
     across = "SLO, in P99s of the stand-alone time"
-    lines(
-        factors,
-        means,
-        across,
-        f"finish rate, load {result['rho']:g}, {result['arrivals']}",
-        path.with_stem(f"{path.stem}-mean"),
-    )
+    told = f"finish rate, load {result['rho']}, {result['arrivals']}"
+    lines(factors, means, across, told, path.with_stem(f"{path.stem}-mean"))
+
+
+def _compared(row: dict[str, Any]) -> dict[str, float]:
+    """Rates by policy, Orloj by one statistic only."""
+    rates = {name: float(rate) for name, rate in row["rates"].items() if name not in ORLOJ}
+    return rates | ({"orloj": float(row["rates"][row["orloj"]])} if row["orloj"] else {})

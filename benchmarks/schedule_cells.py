@@ -32,6 +32,8 @@ class Job:
     requests: int
     seeds: tuple[int, ...]
     samples: int
+    orloj: str = ""
+    """The statistic that Orloj stands for; "": the one that is best over the table."""
 
 
 def of_all(measure: Callable[[Job], T], jobs: Sequence[Job]) -> list[T]:
@@ -56,6 +58,7 @@ def cells(job: Job) -> list[dict[str, Any]]:
                 "case": job.case.name,
                 "slo": factor,
                 "rho": job.rho,
+                "orloj": job.orloj,
                 "trace": [trace.digest() for trace in traces.values()],
                 "rates": {policy: round(float(fate.mean()), 4) for policy, fate in fates.items()},
                 "lead": {
@@ -96,8 +99,8 @@ def judged(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     statistics = [name for name in ORLOJ if listed and name in listed[0]["rates"]]
     best = max(statistics, key=lambda name: sum(row["rates"][name] for row in listed), default=None)
     for row in listed:
-        row["orloj"] = best
-        compared = [name for name in (*BASELINES, best) if name in row["lead"]]
+        row["orloj"] = row.get("orloj") or best
+        compared = [name for name in (*BASELINES, row["orloj"]) if name in row["lead"]]
         row["lost_to"] = [
             name for name in compared if row["lead"][name][0] < -(2 * row["lead"][name][1] + ALLOWED)
         ]

@@ -205,7 +205,7 @@ def capacity_per_s(case: Case) -> float:
 def trace_of(case: Case, rho: float, arrivals: Arrivals, count: int, seed: int) -> Trace:
     """`count` requests at load `rho`: Poisson, at a rate that is constant over segments."""
     random = np.random.default_rng([seed, int(rho * 1000), arrivals.number])
-    rate = Rate(arrivals, rho * capacity_per_s(case), PERIOD_P99S * p99_s(case), random)
+    rate = Rate(arrivals, rho * capacity_per_s(case), PERIOD_P99S * p99_s(case), count, random)
     times_of_arrival: list[float] = []
     start = 0.0
     while len(times_of_arrival) < count:

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from e2e.cluster import baked, binaries, certificates, door, machine, network, node, settings
-from e2e.cluster.commands import Argument, CommandFailed, entered, run, succeeds, until
+from e2e.cluster.commands import Argument, CommandFailed, NotInTime, entered, run, succeeds, until
 from e2e.cluster.layout import CGROUP, NODES_MAX, SERVICE_NETWORK, Folders, node_name
 from e2e.cluster.machine import NotPossible
 
 PAUSE = "pause.tar"
 """The image that every pod begins with; images/build.py writes it like all others."""
+CONTROL = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+"""Programs of the control plane that ask the API server, it first."""
 HEARD_S = 90.0
 """For nodes to be heard of again, when the API server is back."""
 
@@ -234,26 +236,35 @@ class Cluster:
         when the nodes have been heard of again. A kubelet tries every 7 s, and here a node is given up after
         10: controllers that run on would judge nodes by what they have not heard, and evict their pods.
         """
-        for component in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
-            self.stop(0, component)
+        nodes = {node_name(number) for number in self.running()}
         try:
+            for component in reversed(CONTROL):
+                self.stop(0, component)
             yield
+            self.start(0, CONTROL[0])
+            self.wait_for_api()
+            self._wait_for_signs_of(nodes)
         finally:
-            self.start(0, "kube-apiserver")
-            try:
+            for component in CONTROL:
+                self.start(0, component)
+            with contextlib.suppress(NotInTime):  # of two failures the first one is told
                 self.wait_for_api()
-                before = until(self._heard_of, HEARD_S, "Leases of nodes", 0.2)
 
-                def heard() -> bool:
-                    now = self._heard_of()
-                    return before.keys() == now.keys() and not before.items() & now.items()
+    def _wait_for_signs_of(self, nodes: set[str]) -> None:
+        """Until each of these nodes has renewed its Lease. Raises NotInTime."""
 
-                until(heard, HEARD_S, "a sign of life from each node", 0.2)
-            finally:
-                self.start(0, "kube-controller-manager")
-                self.start(0, "kube-scheduler")
+        def known() -> dict[str, str]:
+            return {name: at for name, at in self._renewed().items() if name in nodes}
 
-    def _heard_of(self) -> dict[str, str]:
+        before = until(known, HEARD_S, "Leases of nodes", 0.2)
+        until(
+            lambda: known().keys() == nodes and not before.items() & known().items(),
+            HEARD_S,
+            "a sign of life from each node",
+            0.2,
+        )
+
+    def _renewed(self) -> dict[str, str]:
         """When each node renewed its Lease last; {} when nobody says so just now."""
         columns = "custom-columns=NODE:.metadata.name,AT:.spec.renewTime"
         try:

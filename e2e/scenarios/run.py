@@ -53,6 +53,8 @@ POLL_S = 0.05
 POD_POLL_S = 0.5
 """Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
 EVENTS_SHOWN = 40
+LOOK_S = 10
+"""For each look at objects after a failure."""
 STATELESS = "active"
 CLIENTS_NICE = -15
 """Clients are elsewhere, and do not wait for the machines that they ask; while a pod starts they would get a
@@ -212,8 +214,9 @@ class GraphRun(Hits):
         shown = []
         for words in looks:
             try:
-                shown.append("\n".join(self.cluster.kubectl(*words).splitlines()[-EVENTS_SHOWN:]))
-            except CommandFailed as error:
+                told = self.cluster.kubectl(*words, f"--request-timeout={LOOK_S}s")
+                shown.append("\n".join(told.splitlines()[-EVENTS_SHOWN:]))
+            except (CommandFailed, OSError, ValueError) as error:  # ValueError: it wrote no text
                 shown.append(str(error))
         return "\n\n".join(shown)
 
@@ -335,10 +338,9 @@ class GraphRun(Hits):
     # -- hurting ---------------------------------------------------------------------------------------------
 
     def delete(self, pod: str, *, force: bool = False) -> None:
-        """Delete a pod: gracefully, or with `--force --grace-period=0` unless the controller has. Does
-        not wait for its end."""
+        """Delete a pod: gracefully, or with `--force --grace-period=0`. Does not wait for its end."""
         self.note(f"{'force ' if force else ''}delete {pod}")
-        how = ["--force", "--grace-period=0", "--ignore-not-found"] if force else ["--wait=false"]
+        how = ["--force", "--grace-period=0"] if force else ["--wait=false"]
         self.cluster.kubectl("delete", "pod", pod, "-n", NAMESPACE, *how)
 
     def note(self, what: str) -> None:

@@ -98,7 +98,9 @@ def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> N
                 epoch, pod = chain.epoch_of("b"), chain.pod_of("b", "primary")
                 chain.crash(pod)  # a deletion alone, by force too, leaves it time to hand over
                 struck = time.monotonic()
-                chain.delete(pod, force=True)  # or its containers would start again
+                # Or its containers would start again; the controller may have deleted it by now.
+                how = ("--force", "--grace-period=0", "--ignore-not-found")
+                chain.cluster.kubectl("delete", "pod", pod, "-n", GRAPHS_IN, *how)
                 chain.moved("b", epoch)
                 chain.stalled(CORDONED_S)
             finally:

@@ -64,11 +64,11 @@ profile_bytes_max = 16_384
 profile_inflated_bytes_max = 262_144
 """A dumped profile, inflated; what is larger is refused before it is read."""
 
-speed_batches_min = 5
-"""Batches without which nothing is said of how fast a machine is beside the one of a stored profile."""
+speed_batches = 20
+"""Batches from which is said how fast a machine is beside the one of a stored profile."""
 
-speed_batches_max = 20
-"""The first batches of whoever takes a stored profile over: with them at the latest it is known."""
+speed_held_max = 40
+"""The first batches of whoever takes a stored profile over: with so many it is not asked any more."""
 
 time_max_s = 86_400.0
 """A longer time of a batch is a broken clock: it is ignored and counted."""

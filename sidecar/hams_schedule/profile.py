@@ -24,6 +24,7 @@ from hams_schedule.limits import (
     sweep_batches,
     sweeps_at_reset,
     time_max_s,
+    time_min_s,
 )
 from hams_schedule.shapes import Cdf, Grid, maximum, normal
 from hams_schedule.speed import FirstBatch, Speed
@@ -113,7 +114,7 @@ class Profiles:
 
     def take_over(self) -> None:
         """What is known may be of another machine: the first batches say how fast this one is beside it, and
-        nothing is learnt of them until then."""
+        nothing is learnt of them until then. A factor counts as a reset."""
         self._speed = Speed()
 
     def classify(self, app: str, feature: float) -> int:
@@ -176,20 +177,44 @@ class Profiles:
             self._sweeps_due = max(self._sweeps_due, 1)
         self._counted()
 
+    @property
+    def compares(self) -> bool:
+        """Whether what is known may be of a faster or slower machine, and batches tell it just now."""
+        return self._speed is not None
+
+    @property
+    def held(self) -> int:
+        """Batches that have run here and are not learnt yet."""
+        return 0 if self._speed is None else len(self._speed.held)
+
     def _compare(self, speed: Speed, batch: FirstBatch) -> None:
         """Hold a batch back until the speed of this machine is known; then scale what was learnt
         elsewhere."""
-        if not speed.add(batch, self.expected(counts_of(batch.members), batch.rows)):
+        counts = counts_of(batch.members)
+        if self.times.known(batch.rows) and all(cls in self._cdfs for cls, _ in counts):
+            batch.expected_s, batch.variance = self._moments(counts, batch.rows)
+        speed.held.append(batch)
+        factor = speed.factor(self.samples)
+        if not factor > 0.0:
             return
         self._speed = None
-        if speed.factor != 1.0 and self.grid is not None:
-            factor = speed.factor
+        if factor != 1.0 and self.grid is not None and factor * self.grid.low >= time_min_s:
             self.grid = Grid(factor * self.grid.low, factor * self.grid.high)
             self.times.scale(factor)
             self.longest_s *= factor
+            self.resets += 1
             self.revision += 1
         for first in speed.held:
             self.observe_batch(first.members, first.rows, first.time, first.now, first.weight)
+
+    def _moments(self, counts: tuple[tuple[int, int], ...], rows: int) -> tuple[float, float]:
+        """Mean (seconds) and variance of a batch of `counts` units of each class; zeros: nothing is
+        known."""
+        law = self.law(counts)
+        if self.grid is None or law is None:
+            return 0.0, 0.0
+        base, slope = self.times.law(rows)
+        return base + slope * self.grid.mean(law), slope * slope * self.grid.variance(law)
 
     def expected(self, counts: tuple[tuple[int, int], ...], rows: int) -> float:
         """E[L] in seconds of a batch of `counts` units of each class; 0: nothing is known."""

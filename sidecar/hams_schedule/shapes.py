@@ -68,6 +68,14 @@ class Grid:
         """E[X]."""
         return self.mids[-1] - sum([chance * gap for chance, gap in zip(cdf, self.gaps, strict=True)])
 
+    def variance(self, cdf: Cdf) -> float:
+        """E[(X - E[X])^2], what lies inside cells left out."""
+        mean, below, total = self.mean(cdf), 0.0, 0.0
+        for mid, chance in zip(self.mids, cdf, strict=True):
+            total += (chance - below) * (mid - mean) ** 2
+            below = chance
+        return total
+
     def mean_between(self, low: int, part: Cdf) -> float:
         """E[X] where `part` are the chances of the cells from `low` on, those below are 0 and those above
         1."""

@@ -110,13 +110,17 @@ class ProfileStore:
         """Know what is stored now, where a person gave it or this instance has learnt nothing itself."""
         profiles = self._profiles
         given, self._given = self._given, None
-        if profiles is None or (given is None and not self._is_ignorant(profiles)):
+        if profiles is None or (given is None and not self._may_adopt(profiles)):
             return
         learnt = await asyncio.to_thread(self._decoded, self._stored if given is None else given)
         if learnt is None or profiles is not self._profiles or self._stored == records.PROFILE_FORGOTTEN:
             return
-        if given is not None or self._is_ignorant(profiles):
+        if given is not None or self._may_adopt(profiles):
             self._adopt(learnt, profiles)
+
+    def _may_adopt(self, profiles: Profiles) -> bool:
+        """Whether what others have learnt since is taken: not by who has run batches, learnt or not yet."""
+        return self._is_ignorant(profiles) and not profiles.held
 
     def _is_ignorant(self, profiles: Profiles) -> bool:
         """Whether an instance knows only what others have learnt."""

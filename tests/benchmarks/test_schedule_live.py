@@ -125,7 +125,7 @@ def test_a_row_that_was_written_is_shown_and_drawn(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--kill", "20s"], "together with --live"),
+        (["--kill", "20s"], "--kill: plays no part without --live"),
         (["--live", "--kill", "soon"], "expected a duration of 1s to 3600s, found 'soon'"),
         (["--live", "--seconds", "0"], "expected a duration"),
         (["--live", "--policies", "orloj-mean"], "nothing is served by 'orloj-mean'"),
