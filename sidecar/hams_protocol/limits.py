@@ -103,6 +103,13 @@ joiner_lag_entries_max = 65_536
 keys_expired_max = 65_536
 """Hashes of expired idempotency keys a shard remembers, newest first; an older key is a new one."""
 
+tickets_unkept_max = 16_384
+"""Requests without a key whose replies had to go before their clients had them, of a shard: remembered so
+that none is executed again."""
+
+waiters_unchecked_max = 8
+"""Who waits for one request, from which on those are left out whose clients have gone."""
+
 key_hash_bytes = 8
 """Length of such a hash."""
 

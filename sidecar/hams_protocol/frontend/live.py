@@ -68,6 +68,12 @@ class Live:
         self.root: Live | None = self
         self.waiters: dict[tuple[InstanceId, int], None] = {}
 
+    def leave(self, sender: InstanceId, settled: int) -> None:
+        """No client of this frontend waits under a number below `settled` any more."""
+        self.waiters = {
+            waiter: None for waiter in self.waiters if waiter[0] != sender or waiter[1] >= settled
+        }
+
     @property
     def internal(self) -> bool:
         """Whether it came over a feedback edge: it has no reply and counts against no bound."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from hams_protocol import limits
-from hams_protocol.frontend.state import ShardState
+from hams_protocol.frontend.state import NO_META, ShardState
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Admit, DoneEntry, LogCopy, LogEntry, Token
@@ -85,6 +85,9 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
     groups: list[tuple[LogEntry, ...]] = []
     for stored in (*state.keyed.values(), *state.unkeyed.values()):
         groups.append((stored.admit(shard), stored.reply(shard), DoneEntry(RequestId(shard, stored.n))))
+    for n, ticket in state.unkept.items():
+        request = RequestId(shard, n)
+        groups.append((Admit(request, None, "", NO_META, ticket=ticket), DoneEntry(request)))
     for item in state.open.values():
         groups.append((item.admit,) if item.reply is None or item.is_void else (item.admit, item.reply))
     parts: list[LogCopy] = []

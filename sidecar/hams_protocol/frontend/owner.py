@@ -234,10 +234,15 @@ class ShardOwner(Timed):
         if reply is not None and (live is None or live.recorded):
             self._released(sender, ask.counter, reply)
             return None
-        if live is not None:
-            live.waiters[sender, ask.counter] = None
-            return live.index <= self.log.committed or None
-        return None
+        if live is None:
+            self._released(
+                sender, ask.counter, NotServed(410, "the reply to this request is not kept any more")
+            )
+            return None
+        if len(live.waiters) >= limits.waiters_unchecked_max:
+            live.leave(sender, ask.settled)
+        live.waiters[sender, ask.counter] = None
+        return live.index <= self.log.committed or None
 
     def _find(self, sender: InstanceId, ask: ClientForward) -> int | None:
         state = self.log.state

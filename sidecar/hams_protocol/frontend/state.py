@@ -16,7 +16,17 @@ from hams_protocol import limits
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import CompletionSet, Knowledge, Status
-from hams_protocol.messages import Admit, DoneEntry, Kind, LogEntry, Meta, Payload, ReplyEntry, Token
+from hams_protocol.messages import (
+    Admit,
+    DoneEntry,
+    Kind,
+    LogEntry,
+    Meta,
+    Payload,
+    ReplyEntry,
+    Ticket,
+    Token,
+)
 
 NO_META = Meta()
 """What was handed on to models is of no use to a complete request."""
@@ -275,6 +285,8 @@ class ShardState:
         self.tickets = TicketTable()
         self.keyed = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
         self.unkeyed = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
+        self.unkept: dict[int, Ticket] = {}
+        """Complete requests without a key whose replies are not kept, in the order in which those went."""
         self.expired = ExpiredKeys()
         self.completed = CompletionSet()
         self._names: dict[str, str] = {}
@@ -298,8 +310,7 @@ class ShardState:
             self.keys[entry.key] = n
         elif entry.ticket is not None:
             instance, counter, settled = entry.ticket
-            for done in self.tickets.settle(instance, settled):
-                self.unkeyed.drop(done)
+            self._settle(instance, settled)
             if counter >= self.tickets.settled(instance):
                 self.tickets.put(instance, counter, n)
         if entry.origin is not None:
@@ -311,18 +322,45 @@ class ShardState:
         n = entry.request.n
         open_request = self.open.pop(n, None)
         self.completed.add_one(entry.request)
-        if open_request is None or open_request.reply is None:
+        if open_request is None:
             return
-        admit = open_request.admit
+        admit, reply = open_request.admit, open_request.reply
         if admit.key is not None:
-            for old in self.keyed.put(StoredReply(admit, open_request.reply, self._names)):
+            if reply is None:  # given up, in a mode without retention
+                self._expire(admit.key)
+                return
+            for old in self.keyed.put(StoredReply(admit, reply, self._names)):
                 if old.key is not None:
-                    self.keys.pop(old.key, None)
-                    self.expired.add(old.key)
+                    self._expire(old.key)
         elif admit.ticket is not None and self.tickets.find(admit.ticket.instance, admit.ticket.counter) == n:
-            for old in self.unkeyed.put(StoredReply(admit, open_request.reply, self._names)):
+            if reply is None:
+                self._let_go(n, admit.ticket)
+                return
+            for old in self.unkeyed.put(StoredReply(admit, reply, self._names)):
                 if old.ticket is not None:
-                    self.tickets.pop(old.ticket.instance, old.ticket.counter)
+                    self._let_go(old.n, old.ticket)
+
+    def _expire(self, key: str) -> None:
+        self.keys.pop(key, None)
+        self.expired.add(key)
+
+    def _let_go(self, n: int, ticket: Ticket) -> None:
+        """The reply of `n` is not kept, though its client may still ask: its ticket stays, so that it is not
+        taken for a new request. Of too many the oldest are settled, with all tickets of their frontend before
+        them: an ask for those is met by silence."""
+        self.unkept[n] = ticket
+        while len(self.unkept) > limits.tickets_unkept_max:
+            oldest = self.unkept.pop(next(iter(self.unkept)))
+            self._settle(oldest.instance, oldest.counter + 1)
+
+    def _settle(self, instance: InstanceId, below: int) -> None:
+        for done in self.tickets.settle(instance, below):
+            self._forget(done)
+
+    def _forget(self, n: int) -> None:
+        """Nobody asks for request `n` any more, which has no key."""
+        self.unkeyed.drop(n)
+        self.unkept.pop(n, None)
 
     def judge(self, knowledge: Knowledge) -> None:
         """New ends: a reply that stems from what they cut off is void. What they have made durable is dropped
@@ -354,7 +392,7 @@ class ShardState:
         """These frontends have neither lease nor connection any more: their clients wait for nothing."""
         for instance in gone:
             for n in self.tickets.drop_instance(instance):
-                self.unkeyed.drop(n)
+                self._forget(n)
 
     def answered(self, request: RequestId) -> ReplyEntry | None:
         """The committed reply of a request that is open or kept, if nothing of it is pending."""

@@ -420,6 +420,30 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "ticket-goes-with-its-reply": Mutant(
+        "a reply that goes for room takes along who asked for it",
+        "5",
+        (
+            Edit(
+                "frontend.state",
+                "ShardState._let_go",
+                "self.unkept[n] = ticket",
+                "self.tickets.pop(ticket.instance, ticket.counter)",
+            ),
+        ),
+    ),
+    "copy-without-unkept": Mutant(
+        "the copy of a log lacks who asked for what has no reply any more",
+        "5",
+        (
+            Edit(
+                "frontend.log",
+                "copy_parts",
+                "for n, ticket in state.unkept.items():",
+                "for n, ticket in list(state.unkept.items())[:0]:",
+            ),
+        ),
+    ),
     "tickets-forgotten": Mutant(
         "a shard's new owner does not know the requests without a key that its log holds",
         "5",

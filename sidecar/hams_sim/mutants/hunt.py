@@ -60,6 +60,8 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "lost-while-held": ("in-doubt",),
     "ticket-not-pending": ("no-key",),
     "tickets-forgotten": ("no-key",),
+    "ticket-goes-with-its-reply": ("few-replies", "few-replies-copied"),
+    "copy-without-unkept": ("few-replies-copied",),
     "ack-without-value-id": ("stale-acks",),
     "act-before-commit": ("second-thoughts",),
     "adopted-under-new-id": ("F9",),
