@@ -347,7 +347,8 @@ class StateCopy:
     """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs,
     completions.
 
-    `layout`: signature of the state's tensors; "" if unknown. `since`: as in a record.
+    `layout`: signature of the state's tensors; "" if unknown. `since`: as in a record. `generation`: the
+    newest that its sender knew; 0 if that plays no part.
     """
 
     op: str
@@ -359,6 +360,7 @@ class StateCopy:
     state: Payload | None = None
     layout: str = ""
     since: int = -1
+    generation: int = 0
 
 
 @frozen

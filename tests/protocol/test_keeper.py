@@ -8,7 +8,7 @@ from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset,
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import LoadState, NoteDurable, NoteLost, Propose, StartBatch, Stop
-from hams_protocol.events import CasSettled, CasUnknown, Drain, Member, MembersChanged, PeerDown, PeerUp
+from hams_protocol.events import CasSettled, CasUnknown, Drain, Member, MembersChanged, PeerDown, PeerUp, Tick
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, RecoverySpec, Suspects, WhenUnprotected
 from hams_protocol.ids import UnitId
@@ -758,3 +758,52 @@ def test_a_copy_for_keeping_frees_what_it_says_is_complete():
     done = Completion(((0, 1, ()),))
     (proposed,) = of(rig.get("q-2", StateCopy("q", 2, 7, (), done, "c7", P("state 7"))), Propose)
     assert proposed.topology.table("p").slots[0].instance == "p-9"
+
+
+def test_a_keeper_that_lags_behind_who_calls_it_forgets_nothing_that_it_has_acknowledged():
+    """The copy overtakes etcd's watch: an older keeper was named and dropped meanwhile. By the topology that
+    names that one, it would throw away what it has acknowledged."""
+    slots = table("p", ("p-1", 1), ("p-2", 1))
+    data = graph(op("p", FRONTEND, to=("q",), slots=2), op("q", "p", stateful=True))
+    everybody = (*EVERYBODY, member("p-2"))
+    lags = active_of(data, "p", "p-2", topo(3, ALONE, slots, revoked=("q-1",)))
+    lags.step(MembersChanged(everybody))
+    copy = StateCopy("q", 2, 0, (), Completion(()), "", P("state 0"), generation=5)
+    assert not of(lags.get("q-2", copy), RecordAck)
+    lags.learn(topo(4, HELD_BY_P, slots, revoked=("q-1",)))
+    assert not of(lags.get("q-2", copy), RecordAck)
+    lags.learn(topo(5, ALONE, slots, revoked=("q-1", "p-1")))
+    assert of(lags.get("q-2", copy), RecordAck)
+    lags.learn(topo(6, replace(ALONE, keepers=("p-2",)), slots, revoked=("q-1", "p-1")))
+    (answer,) = of(lags.get("m-1", Freeze(1, 6, "q", 2)), FreezeAnswer)
+    assert answer.applied == 0
+
+
+def test_who_calls_a_keeper_says_by_which_topology():
+    primary = promoted(*EVERYBODY)
+    (copy,) = of(primary.all, StateCopy, to="p-1")
+    assert copy.generation == primary.machine.knowledge.topology.generation > 0
+
+
+def test_a_backup_that_stays_as_a_keeper_is_not_in_sync_again_on_its_old_word():
+    """q-2 keeps p's state, is dropped by q-1, which does not hear of that, and named a joiner of q."""
+    data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
+    of_p = rset("p", "p-1", epoch=2, ends=((1, 0),))
+    everybody = tuple(member(name) for name in ("F-1", "p-1", "q-1", "q-2"))
+    primary = primary_of(data, "q", topo(1, of_p, rset("q", "q-1", "q-2")))
+    primary.step(MembersChanged(everybody))
+    primary.get("q-2", RecordAck("q", 1, 0, 0))
+    primary.all.clear()
+    primary.step(PeerDown("q-2"))
+    primary.now += 1.0
+    primary.step(Tick())
+    dropped = of(primary.all, Propose)[-1].topology
+    assert dropped.find("q").in_sync == ()
+    primary.step(CasUnknown())
+    primary.all.clear()
+    primary.step(PeerUp("q-2"))
+    again = replace(dropped, generation=dropped.generation + 1)
+    primary.learn(again.with_set(replace(again.find("q"), joining=("q-2",))))
+    primary.now += 0.3
+    primary.step(Tick())
+    assert not [made for made in of(primary.all, Propose) if made.topology.find("q").in_sync]

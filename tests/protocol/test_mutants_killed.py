@@ -35,6 +35,12 @@ import test_unreadable as unreadable
 import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
+    "copy-overtakes-topology": (
+        keeper.test_a_keeper_that_lags_behind_who_calls_it_forgets_nothing_that_it_has_acknowledged
+    ),
+    "owner-stays-doomed": (
+        recovery.test_who_owns_slots_alone_is_not_revoked_once_what_it_keeps_is_the_only_copy
+    ),
     "deaf-judge-judges": cut_off.test_a_manager_that_was_cut_off_alone_hears_others_before_it_judges_them,
     "dead-counts-as-unheard": (
         cut_off.test_where_the_larger_machine_dies_slots_move_at_once_though_a_primary_drops_its_backups_first

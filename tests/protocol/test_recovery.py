@@ -12,6 +12,7 @@ from hams_protocol.events import CasSettled, CasUnknown, Late, PeerDown, PeerUp,
 from hams_protocol.graph import FRONTEND, Checkpoint, Graph, WhenLost
 from hams_protocol.messages import (
     HOLDS,
+    LEADS,
     Fence,
     FenceAnswer,
     Freeze,
@@ -902,3 +903,28 @@ def test_a_manager_that_hears_most_of_those_with_a_role_was_not_cut_off():
     rig.step(PeerDown("p-3"))
     rig.learn(topo(2, rset("p", "p-2", "p-3", epoch=2), Q, S, revoked=("p-1",)))
     assert "s-1" in proposed(rig.after(0.6)).revoked
+
+
+def test_who_owns_slots_alone_is_not_revoked_once_what_it_keeps_is_the_only_copy():
+    """An attempt replaces r-1. p-1's model dies, and as q-2 leads its set nobody needs what p-1 keeps of it.
+    Then q-2 dies, while the attempt still waits."""
+    data = graph(op("p", FRONTEND, to=("q", "r")), op("q", "p", stateful=True), op("r", "p", stateful=True))
+    kept = replace(rset("q", "q-2", epoch=2, ends=((1, 0),)), keepers=("p-1",))
+    rig = Rig(ManagerMachine(data, "m-1"))
+    rig.members(F_1="F", p_1="p", p_2="p", q_2="q", r_1="r", r_2="r", m_1="manager")
+    rig.learn(topo(4, kept, rset("r", "r-1", "r-2"), table("p", ("p-1", 1)), revoked=("q-1",)))
+    for change in of(rig.all, Propose):
+        rig.step(CasSettled(change.topology, change.topology.generation, committed=True))
+    generation = rig.machine.knowledge.topology.generation
+    rig.all.clear()
+    rig.step(PeerDown("r-1", True))
+    rig.step(Tick())
+    rig.now += 0.01
+    rig.get("p-1", Suspect("p-1", "its model died"))
+    (probe,) = of(rig.all, Probe, to="q-2")[-1:]
+    leads = RoleReport("q", LEADS, 2, 7, True)
+    rig.get("q-2", ProbeAnswer(probe.nonce, Health.HEALTHY, generation, (leads,)))
+    assert rig.machine.to_replace == {"r-1", "p-1"}
+    rig.now += 0.02
+    rig.step(PeerDown("q-2", True))
+    assert rig.machine.to_replace == {"r-1"}

@@ -28,7 +28,7 @@ def at(generation, *in_sync, joining=(), revoked=()):
 
 def log_of(*in_sync, joining=(), generation=1):
     """The followers of a log whose epoch begins at index 5."""
-    followers = Followers(outlive_roles=True, hold_base=True)
+    followers = Followers(hold_base=True)
     followers.sync(rset("F/0", "F-1", *in_sync, joining=joining), 5, generation, 0.0)
     return followers
 
@@ -93,12 +93,26 @@ def test_a_frontend_that_was_in_sync_and_joins_again_begins_anew():
     assert followers.applied_by_all() is None
 
 
-def test_a_backup_ends_with_its_role_so_its_word_holds():
+def test_a_backup_that_was_in_sync_and_joins_again_begins_anew():
+    """It may have thrown its state away, and have stayed as the keeper of another one."""
     followers = Followers()
     followers.sync(rset("q", "q-1", "q-2"), 0, 1, 0.0)
     followers.acknowledge("q-2", 3, 3, 0.0)
     followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 4, 0.0)
-    assert followers.applied_by_all() == 3
+    assert not followers.all["q-2"].ack
+    assert followers.applied_by_all() is None
+
+
+def test_a_keeper_that_is_called_is_done_with_where_generations_were_missed():
+    """By one of them it may have forgotten the state: another one was in sync, say."""
+    followers = Followers()
+    followers.sync(rset("q", "q-1"), 0, 1, 0.0)
+    followers.call("p-1", 1, 0.0)
+    followers.sync(rset("q", "q-1"), 0, 2, 0.0)
+    assert followers.called == "p-1"
+    followers.sync(rset("q", "q-1"), 0, 4, 0.0)
+    assert followers.called is None
+    assert followers.all == {}
 
 
 def test_a_member_whose_removal_is_proposed_protects_nobody_and_is_waited_for():

@@ -33,9 +33,13 @@ class Verdicts:
         Asking binds nobody, so it need not wait for the revocation. Once an attempt has frozen the backups of
         an instance, it must finish replacing that instance: only a new topology unfreezes them.
         """
-        # These stay, even if they answer again: their backups are frozen.
-        instances: set[InstanceId] = set() if self._m.attempt is None else set(self._m.attempt.to_replace)
         topology = self._knowledge.topology
+        leaders = {item.primary for item in topology.sets if item.primary is not None}
+        # These stay, even if they answer again: their backups are frozen. Owners of slots alone do not: what
+        # they keep for others may have become the only copy meanwhile.
+        instances: set[InstanceId] = set()
+        if self._m.attempt is not None:
+            instances |= self._m.attempt.to_replace & leaders
         out = {*self._suspicions.open, *topology.revoked}
         for suspicion in self._suspicions.confirmed():
             needed = [item for item in topology.sets if self.is_needed(suspicion.instance, item)]

@@ -20,9 +20,8 @@ from hams_protocol.topology import ReplicaSet
 class Followers:
     """All followers of one leader in one epoch.
 
-    `outlive_roles`: an instance that loses its role here lives on, and lets go of what it held; so what it
-    said counts for one naming only. A frontend does, which has a role in each of many shards. An instance of
-    an operator ends with its one role, and a word that it gave holds for as long as it lives.
+    An instance that loses its role here may live on, and lets go of what it held: a frontend has a role in
+    each of many shards, a backup may keep another state. So what it said counts for one naming only.
 
     `hold_base`: who is in sync when an epoch begins holds what that begins with, and need not say so. That is
     so for a log, of which managers have chosen the end by what everybody holds; so nobody may come in sync
@@ -33,11 +32,8 @@ class Followers:
     known, and does not protect any more: they may be out of the set already (`Block`).
     """
 
-    def __init__(
-        self, links: Links | None = None, outlive_roles: bool = False, hold_base: bool = False
-    ) -> None:
+    def __init__(self, links: Links | None = None, hold_base: bool = False) -> None:
         self._links = Links() if links is None else links
-        self._outlive_roles = outlive_roles
         self._hold_base = hold_base
         self._generation = -1
         self._in_sync: tuple[InstanceId, ...] = ()
@@ -52,14 +48,17 @@ class Followers:
         of the epoch hold `base`.
 
         A keeper that is called, but not named yet, stays: whether its naming has been committed may not be
-        known here. Raises InvariantError.
+        known here. Not where generations were missed: by one of them it may have forgotten the state. Raises
+        InvariantError.
         """
         begins = self._generation < 0
-        missed = self._outlive_roles and not begins and generation > self._generation + 1
+        missed = not begins and generation > self._generation + 1
         self._generation = generation
         self._in_sync = (*replica_set.in_sync, *replica_set.keepers)
         self.dropping.intersection_update(replica_set.in_sync)
         named = (*self._in_sync, *replica_set.joining)
+        if missed and self.called not in named:
+            self.called = None
         stays = {*named, self.called}
         for instance in [instance for instance in self.all if instance not in stays]:
             del self.all[instance]
@@ -75,7 +74,7 @@ class Followers:
             member.copying = False
         for instance in replica_set.joining:
             joiner = self.all.get(instance)
-            if joiner is None or (self._outlive_roles and joiner.in_sync):
+            if joiner is None or joiner.in_sync:
                 self._add(instance, False, generation, now)
             elif missed:
                 joiner.begin_anew(generation)  # it may have been dropped and named again in what was missed

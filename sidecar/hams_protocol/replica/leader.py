@@ -73,7 +73,7 @@ class Leader(Timed):
         self.base = base
         self.wishing = True
         self._revoked: frozenset[InstanceId] = frozenset()
-        self.followers = Followers(host.links, outlive_roles=is_log, hold_base=is_log)
+        self.followers = Followers(host.links, hold_base=is_log)
         self.sync(replica_set)
 
     # -- what is led -----------------------------------------------------------------------------------------

@@ -201,6 +201,7 @@ class Durability(Leader):
             state,
             m.layout,
             since,
+            m.knowledge.topology.generation,
         )
         follower.is_sent_copy(version.number, version.carried_nbytes + state.nbytes, self._ctx.now)
         self._ctx.send(follower.instance, copy)

@@ -3,8 +3,8 @@
 
 A keeper receives, holds, applies and acknowledges records like a backup, but has no model for them: it is
 never promoted. It answers managers' questions, gives the state to a fresh primary that they have named, and
-forgets it once the topology names it no more. Invariant: what a named keeper has acknowledged stays until a
-topology without it is known.
+forgets it once the topology names it no more. Invariant: what a keeper has acknowledged stays until a
+topology without it is known that is newer than the one in which it was called.
 """
 
 from hams_protocol import limits
@@ -143,7 +143,8 @@ class Keeper(Timed):
 
     def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
         replica_set = self._knowledge.set_of(copy.op)
-        if copy.epoch > replica_set.epoch:
+        if copy.epoch > replica_set.epoch or copy.generation > self._knowledge.topology.generation:
+            # By a topology that its primary had left behind already it would forget what it acknowledges now.
             self._gossip.ask(sender)
             return
         if copy.epoch < replica_set.epoch or sender != replica_set.primary or replica_set.in_sync:

@@ -427,4 +427,16 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "owner-stays-doomed": Mutant(
+        "an owner of slots is revoked by an attempt though what it keeps is the only copy by now",
+        "6",
+        (
+            Edit(
+                "recovery.verdicts",
+                "Verdicts.to_replace",
+                "self._m.attempt.to_replace & leaders",
+                "self._m.attempt.to_replace",
+            ),
+        ),
+    ),
 }

@@ -666,4 +666,16 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "copy-overtakes-topology": Mutant(
+        "a keeper takes a copy from a primary that knows a newer topology",
+        "2",
+        (
+            Edit(
+                "stateful.keeper",
+                "Keeper._copied",
+                " or copy.generation > self._knowledge.topology.generation",
+                "",
+            ),
+        ),
+    ),
 }
