@@ -266,8 +266,8 @@ def plot(result: Result, path: Path) -> None:
         for name in names
     }
     across = "SLO, in P99s of the stand-alone time"
-    told = f"finish rate, load {result['rho']}, {result['arrivals']}"
-    lines(factors, means, across, told, path.with_stem(f"{path.stem}-mean"))
+    label = f"finish rate, load {result['rho']}, {result['arrivals']}"
+    lines(factors, means, across, label, path.with_stem(f"{path.stem}-mean"))
 
 
 def _compared(row: dict[str, Any]) -> dict[str, float]:

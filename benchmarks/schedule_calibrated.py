@@ -69,12 +69,12 @@ def print_published(result: Result) -> None:
     rows = [row for row in rows_of(result) if row["published"] and OURS in row["rates"] and row["orloj"]]
     print(f"\n{'case':20} {'SLO':>4} {'load':>6} {OURS:>12} {'orloj':>6} {'paper: orloj':>12} {'others':>6}")
     for row in rows:
-        told = row["published"]
-        note = "  another shape" if abs(row["rates"][row["orloj"]] - told["orloj"]) > OTHER_SHAPE else ""
+        paper = row["published"]
+        note = "  another shape" if abs(row["rates"][row["orloj"]] - paper["orloj"]) > OTHER_SHAPE else ""
         note += "  no load is the same" if min(abs(row["rho"] - load) for load in LOADS) < AT_BOUND else ""
         print(
             f"{row['case']:20} {row['slo']:4g} {row['rho']:6.2f} {row['rates'][OURS]:12.3f} "
-            f"{row['rates'][row['orloj']]:6.3f} {told['orloj']:12.2f} {_others(row):6.2f}"
+            f"{row['rates'][row['orloj']]:6.3f} {paper['orloj']:12.2f} {_others(row):6.2f}"
             f"{note}"
         )
     as_orloj = sum(row["rates"][OURS] >= row["published"]["orloj"] - ALLOWED_BELOW for row in rows)

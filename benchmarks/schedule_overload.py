@@ -102,7 +102,7 @@ def row_of(
     chosen = policy_of(policy, case, slo_s, profiles, options.seed)
     outcome = run(chosen, trace, worker_of(case), slo_s, classify, door)
     admitted = count - outcome.refused
-    told = [waited / slo_s for waited in outcome.told_s]
+    told = [waited / slo_s for waited in outcome.shed_after_s]
     broken = 1.0 - sum(outcome.on_time) / admitted if admitted else 0.0
     median = round(percentile(told, 0.5), 4) if told else None
     return {
@@ -112,7 +112,7 @@ def row_of(
         "promise": promise,
         "in_time": round(outcome.rate(), 4),
         "refused": round(outcome.refused / count, 4),
-        "shed": round(len(outcome.told_s) / count, 4),
+        "shed": round(len(outcome.shed_after_s) / count, 4),
         "told": median,
         "broken": round(broken, 4),
         "kept": (median or 0.0) <= GOAL_TOLD and broken <= GOAL_BROKEN,

@@ -67,13 +67,13 @@ class Measured:
 @dataclass
 class Outcome:
     """What became of a trace: for each request whether it was in time. `refused`: how many were not let in;
-    `told_s`: how long after their arrival the others were told that are not run."""
+    `shed_after_s`: how long after their arrival the others were told that are not run."""
 
     on_time: list[bool]
     batches: int = 0
     busy_s: float = 0.0
     refused: int = 0
-    told_s: list[float] = field(default_factory=list)
+    shed_after_s: list[float] = field(default_factory=list)
 
     def rate(self) -> float:
         """The finish rate."""
@@ -200,7 +200,7 @@ def run(
         wake = math.inf
         if not running:
             for unit in policy.late(now):
-                outcome.told_s.append(now - arrivals[unit.number])
+                outcome.shed_after_s.append(now - arrivals[unit.number])
                 door.ended(unit, now, shed=True)
             running = policy.take(now)
             if running:

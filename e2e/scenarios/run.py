@@ -214,8 +214,8 @@ class GraphRun(Hits):
         shown = []
         for words in looks:
             try:
-                told = self.cluster.kubectl(*words, f"--request-timeout={LOOK_S}s")
-                shown.append("\n".join(told.splitlines()[-EVENTS_SHOWN:]))
+                printed = self.cluster.kubectl(*words, f"--request-timeout={LOOK_S}s")
+                shown.append("\n".join(printed.splitlines()[-EVENTS_SHOWN:]))
             except (CommandFailed, OSError, ValueError) as error:  # ValueError: it wrote no text
                 shown.append(str(error))
         return "\n\n".join(shown)

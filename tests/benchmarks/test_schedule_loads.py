@@ -169,7 +169,7 @@ def test_nearly_all_of_who_is_let_in_under_overload_is_in_time_and_the_others_ar
         outcomes.append(run(policy, trace, worker_of(CASE), slo_s, lambda app, _: app, **more))
     plain, promised = outcomes
     assert plain.refused == 0
-    assert len(plain.told_s) > 200, "what cannot be in time is shed"
+    assert len(plain.shed_after_s) > 200, "what cannot be in time is shed"
     assert promised.refused > 200
     broken = [1.0 - sum(outcome.on_time) / (2_000 - outcome.refused) for outcome in outcomes]
     assert broken[1] < 0.5 * broken[0], broken
