@@ -8,10 +8,10 @@ state.
 
 from random import Random
 
-from hams_protocol.graph import Graph, WhenUnprotected
+from hams_protocol.graph import FRONTEND, Graph, WhenUnprotected
 from hams_sim import limits
 from hams_sim.faults import Fault
-from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, stateful
+from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, lose, stateful
 
 
 def one_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -114,6 +114,26 @@ def keeper_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def keeper_lags(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A backup dies, then the keeper that is named in its place, while everybody who may be called next hears
+    late of topologies."""
+    op = stateful(rng, graph)
+    at = rng.uniform(0.2, 0.4)
+    others = [FRONTEND, *(item.name for item in graph.data.operators if item.name != op)]
+    faults = [kill(0.0, f"backup:{op}")]
+    for other in others:
+        faults += [
+            Fault(at, "slow-watch", f"any:{other}", span_s=0.8, amount=rng.choice((100.0, 300.0)))
+            for _ in range(3)
+        ]
+        faults.append(lose(at, "TopologyNews|Heartbeat", "", f"op:{other}", 0.8))
+    faults.append(kill(at + 0.01, f"keeper:{op}"))
+    if rng.random() < 0.5:
+        faults.append(kill(at + rng.uniform(0.02, 0.1), f"keeper:{op}"))
+    faults.append(kill(at + rng.uniform(0.1, 0.8), f"primary:{op}"))
+    return faults
+
+
 REPLACEMENTS: dict[str, Scenario] = {
     "late-replacement": Scenario(
         "a primary dies whole, and its replacement comes late",
@@ -167,6 +187,15 @@ REPLACEMENTS: dict[str, Scenario] = {
         backups=1,
         span_s=5.0,
         calls_from_s=2.5,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+    "keeper-lags": Scenario(
+        "a keeper dies, and who is called next hears late of topologies",
+        (*CHAINS, "single", "fan-stateful"),
+        keeper_lags,
+        backups=1,
+        span_s=2.0,
         replaced_s=limits.replaced_slowly_s,
         unprotected=WhenUnprotected.CONTINUE,
     ),

@@ -81,6 +81,9 @@ PROMISES = 0.4
 ORDERED = 0.3
 """In this share of them requests of one session keep their order."""
 
+FEW_REPLIES = 0.1
+"""In this share of the mixed histories hardly any reply is kept."""
+
 PARTS = 0.5
 """In this share of the histories with early replies some calls ask for a part of the reply only."""
 
@@ -326,6 +329,10 @@ def _draw_mixed(plan: Plan, spec: Spec) -> None:
     late = Random(f"{spec.seed}/{spec.shape}/replacements")
     if late.random() < LATE_REPLACEMENTS:
         plan.replaced_s = limits.replaced_late_s
+    few = Random(f"{spec.seed}/{spec.shape}/replies")
+    if few.random() < FEW_REPLIES:
+        frontend = replace(plan.graph.data.frontend, replies_kept=few.choice((0, 1, 4)))
+        plan.graph = Graph(replace(plan.graph.data, frontend=frontend))
     if plan.variety is Variety.BARE:
         for call in plan.calls:
             call.poison = ""

@@ -62,7 +62,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "tickets-forgotten": ("no-key",),
     "ticket-goes-with-its-reply": ("few-replies", "few-replies-copied"),
     "copy-without-unkept": ("few-replies-copied",),
-    "copy-overtakes-topology": ("keeper-unawares",),
+    "copy-overtakes-topology": ("keeper-lags",),
     "owner-stays-doomed": ("keeper-hurt",),
     "ack-without-value-id": ("stale-acks",),
     "act-before-commit": ("second-thoughts",),
@@ -287,7 +287,6 @@ HISTORIES_EACH = 100
 RARE = "a transcript kills it (tests/protocol/test_mutants_killed.py); of histories one in many hundreds did"
 NOT_CAUGHT: dict[str, str] = {
     "begins-at-another-cut": RARE,
-    "copy-overtakes-topology": "a transcript kills it; no scene drops a keeper while the next one lags",
     "owner-stays-doomed": "a transcript kills it; no scene has three faults within one attempt",
     "closed-reopens": "a transcript kills it; etcd that loses a key is not among the faults",
     "first-table-taken": RARE,
