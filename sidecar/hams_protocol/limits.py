@@ -128,7 +128,7 @@ completion_repeat_s = 1.0
 promise_chance_min = 0.05
 """Under `admission: Promise` a request with less chance than this to be in time is refused at once."""
 
-promise_share_min = 0.9
+promise_share_min = 0.92
 """So much of the chance that it would have in an empty shard a request has to have left."""
 
 promise_stretch_max = 1.5

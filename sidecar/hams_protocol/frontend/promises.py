@@ -11,7 +11,7 @@ A kind of which too little is known is judged by the others of its application, 
 it would never be known. It is not if those would be late in an empty shard, too.
 
 A request is refused if its chance to be in time is below `promise_chance_min`, or if the queue has taken
-more than a tenth of it (`promise_share_min`). The second rule holds the queue short. It compares with an
+more than a twelfth of it (`promise_share_min`). The second rule holds the queue short. It compares with an
 empty shard, so requests that are often late there, too, are not all refused.
 
 Never: refuses what is logged already, or where too little is known. Invariant: what was measured counts for
