@@ -286,6 +286,7 @@ def primary_of(data: Graph, name: str, topology: Topology) -> Rig:
     rig = Rig(StatefulMachine(data, name, replica_set))
     rig.ready(P("state 0"))
     rig.learn(topology)
+    assert rig.machine.primary is not None
     return rig
 
 

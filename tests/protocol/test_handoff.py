@@ -55,7 +55,8 @@ def test_a_former_primary_that_was_dropped_and_named_again_before_it_heard_of_it
 
 
 def test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well():
-    rig = primary_of(DATA, "q", topo(2, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),))))
+    rig = primary_of(DATA, "q", AT)
+    rig.loaded(rig.learn(topo(2, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),)))))
     rig.members(q_1="q", q_2="q", F_1="F")
     rig.get("q-2", RecordAck("q", 2, 0, 0))
     assert not of(rig.step(Drain()), Propose)

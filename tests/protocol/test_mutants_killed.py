@@ -18,6 +18,8 @@ import test_gateway as gateway
 import test_handoff as handoff
 import test_joins as joins
 import test_keeper as keeper
+import test_keeper_empty as keeper_empty
+import test_keeper_ends as keeper_ends
 import test_machine as machine
 import test_modes as modes
 import test_outbox as outbox
@@ -41,6 +43,21 @@ KILLERS: dict[str, Callable[[], None]] = {
     "owner-stays-doomed": (
         recovery.test_who_owns_slots_alone_is_not_revoked_once_what_it_keeps_is_the_only_copy
     ),
+    "empty-keeper-holds": (
+        keeper_empty.test_a_state_whose_keeper_says_that_it_holds_nothing_is_lost_with_its_primary
+    ),
+    "unaware-keeper-is-empty": (
+        keeper_empty.test_a_keeper_that_does_not_know_yet_that_it_is_named_may_hold_the_state
+    ),
+    "keeper-takes-late-copy": lambda: (
+        keeper_empty.test_a_keeper_without_a_state_says_so_to_managers_and_takes_none_that_comes_late(
+            keeper.stateless()
+        )
+    ),
+    "joiner-ends-unawares": (
+        keeper_ends.test_a_joiner_that_may_be_admitted_already_asks_to_be_let_go_and_ends_then
+    ),
+    "keeper-ends-unasked": keeper.test_who_is_dropped_from_its_own_set_stays_until_it_is_let_go_as_a_keeper,
     "deaf-judge-judges": cut_off.test_a_manager_that_was_cut_off_alone_hears_others_before_it_judges_them,
     "dead-counts-as-unheard": (
         cut_off.test_where_the_larger_machine_dies_slots_move_at_once_though_a_primary_drops_its_backups_first

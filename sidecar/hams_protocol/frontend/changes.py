@@ -71,7 +71,7 @@ class Changes(Timed):
         return self._ctx.knowledge.topology.untouched and self._clients() > 0
 
     def drain(self) -> None:
-        """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits
+        """Ask to be let go where this instance counts, and hand its own shards over once no client waits
         here any more. Without a shard, or where nobody will ever come to take it, it is over then. Logs that
         it brought along may be the last: it stays until they are of no use."""
         waiting = self._clients() > 0
@@ -79,7 +79,7 @@ class Changes(Timed):
         others = ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != ctx.instance for member in ctx.members.values()
         )
-        followed = [item for item in self._roles.following() if item.in_sync]
+        followed = self._roles.counting()
         if not (self._roles.owners or followed) or not others:
             if not waiting and self._roles.former is None and not self._keeper.is_needed:
                 self._stop("drained")

@@ -216,10 +216,7 @@ class FrontendMachine:
         elif isinstance(event, ClientGone):
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
-            self._ctx.draining = True
-            for owner in self._owners.values():
-                owner.replication.wishing = True
-            self.keeper.leave()
+            self._drain()
 
     def _after(self, always: bool) -> None:
         """What follows the events of a step: timers that are due, replication and commitment, proposals; then
@@ -375,10 +372,11 @@ class FrontendMachine:
         try:
             self._roles.take(knowledge)
         except Misfit as misfit:
-            self._stop(str(misfit))
-            return
+            self._roles.leave_all()
+            self._end(str(misfit))
         if self._roles.drop_former():
-            self._stop("the logs it kept are of no use any more")
+            self._end("the logs it kept are of no use any more")
+        if self._stopped:
             return
         self.keeper.topology_changed()
         self._broadcast.own(self._owners)
@@ -389,6 +387,19 @@ class FrontendMachine:
         self._sinks.judge_again()
         self._outbox.owners_changed()
         self._gateway.topology_changed()
+
+    def _drain(self) -> None:
+        self._ctx.draining = True
+        for owner in self._owners.values():
+            owner.replication.wishing = True
+        self.keeper.leave()
+
+    def _end(self, reason: str) -> None:
+        """Without a role it ends, but not before it is let go where it keeps the state of an operator."""
+        if self.keeper.is_needed:
+            self._drain()
+        elif not self._stopped:
+            self._stop(reason)
 
     def _is_over(self) -> bool:
         return self._stopped

@@ -459,7 +459,9 @@ class Attempt:
         topology = self.topology
         for name, move in self._moves.items():
             if name in self.lost:
-                topology = topology.with_set(replace(move.old, lost=True, joining=()))
+                empty = [item for item, answer in move.answers.items() if answer.applied is None]
+                keepers = tuple(item for item in move.old.keepers if item not in empty)
+                topology = topology.with_set(replace(move.old, lost=True, joining=(), keepers=keepers))
             elif move.primary is not None:
                 if move.choices is not None:
                     self._settled(move)

@@ -39,14 +39,18 @@ class Losses:
 
     def lost_and_found(self, topology: Topology) -> tuple[Topology, list[Effect]]:
         """A set whose every member has lost its lease and fails its probe is lost, until one of them is
-        registered again. None of them is revoked.
+        registered again. None of them is revoked. A keeper that holds nothing by its own word is no holder;
+        the loss takes its name away, or others would take it for one.
 
         That it does not fail this manager's probe is not enough to call it found: managers that see it
         differently would overrule each other as fast as etcd answers.
         """
         notes: list[Effect] = []
         for item in topology.sets:
-            holders = [member for member in item.holders if member not in topology.revoked]
+            empty = [keeper for keeper in item.keepers if self._m.suspicions.holds_nothing(keeper, item)]
+            holders = [
+                member for member in item.holders if member not in topology.revoked and member not in empty
+            ]
             returned = bool(assign.returned(self._m.members, item))
             gone = all(self._m.suspicions.is_gone(member) for member in holders) and not returned
             back = returned or any(member in self._m.members for member in holders)
@@ -56,7 +60,8 @@ class Losses:
             joining = (
                 () if gone else item.joining
             )  # nobody is there to copy from, and who begins the state again must be free
-            topology = topology.with_set(replace(item, lost=gone, joining=joining))
+            keepers = tuple(keeper for keeper in item.keepers if not gone or keeper not in empty)
+            topology = topology.with_set(replace(item, lost=gone, joining=joining, keepers=keepers))
             if gone and not is_run_again(self._m.graph, item.name):
                 notes.append(
                     NoteLost(Loss.GONE, item.name, item.epoch, -1, "no replica of its state is left")

@@ -15,7 +15,7 @@ from hams_protocol.lateness import Lateness, pause_s
 from hams_protocol.messages import HOLDS, LEADS, SAVED, Health, Probe, ProbeAnswer
 from hams_protocol.recovery import assign
 from hams_protocol.recovery.patience import Patience
-from hams_protocol.topology import Topology
+from hams_protocol.topology import ReplicaSet, Topology
 
 if TYPE_CHECKING:
     from hams_protocol.recovery.machine import ManagerMachine
@@ -53,7 +53,8 @@ class Suspicions:
 
     `open`: one suspicion per suspect. `down`: peers whose connection is broken, and whether it was refused.
     `answered_at`: when an instance last answered a question. `held_at`: when one last said that it holds or
-    leads the state of a set in an epoch.
+    leads the state of a set in an epoch. `_empty`: keepers, each with its set, that hold nothing by their own
+    word, given by the present topology.
     """
 
     def __init__(self, manager: "ManagerMachine") -> None:
@@ -65,6 +66,7 @@ class Suspicions:
         self.down: dict[InstanceId, bool] = {}
         self.answered_at: dict[InstanceId, float] = {}
         self.held_at: dict[tuple[InstanceId, str, int], float] = {}
+        self._empty: set[tuple[InstanceId, str]] = set()
         self.ticked_at = -FOREVER
         self._doubts_until = -FOREVER
         self._hears_nobody = False
@@ -171,6 +173,7 @@ class Suspicions:
 
     def topology_changed(self, before: Topology, topology: Topology) -> None:
         """Suspicions of instances that have no role any more, or are revoked, are over."""
+        self._empty.clear()
         roles = assign.involved(topology)
         was_apart = self._was_apart(assign.involved(before), roles.difference(topology.revoked))
         self.open = {
@@ -350,6 +353,7 @@ class Suspicions:
                 self._m.losses.saved(sender, report)
             if report.role in (HOLDS, LEADS):
                 self.held_at[sender, report.name, report.epoch] = now
+        self._keeper_answered(sender, answer)
         suspicion = self.open.get(sender)
         # An answer to an older probe says that the instance lived then: it is no answer to this suspicion.
         if suspicion is None or suspicion.nonce != answer.nonce:
@@ -361,6 +365,21 @@ class Suspicions:
             suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
         suspicion.again_at = now + limits.probe_again_after_s
         self.confirm(suspicion, answer.health)
+
+    def _keeper_answered(self, sender: InstanceId, answer: ProbeAnswer) -> None:
+        """A keeper that knows that it is named, and does not say that it holds the state, never will: it
+        takes no copy any more. One that knows another topology may not know that it is named."""
+        topology = self._knowledge.topology
+        if answer.generation != topology.generation:
+            return
+        held = {(report.name, report.epoch) for report in answer.roles if report.role == HOLDS}
+        for item in topology.sets:
+            if sender in item.keepers and (item.name, item.epoch) not in held:
+                self._empty.add((sender, item.name))
+
+    def holds_nothing(self, keeper: InstanceId, item: ReplicaSet) -> bool:
+        """Whether a keeper of this set has said that it holds nothing of it."""
+        return keeper in item.keepers and (keeper, item.name) in self._empty
 
     def confirm(self, suspicion: Suspicion, health: Health | None) -> None:
         """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and

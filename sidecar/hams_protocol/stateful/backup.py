@@ -105,6 +105,12 @@ class Backup(Role):
         return self.in_sync
 
     @property
+    def may_count(self) -> bool:
+        """See `Role`. A joiner that has said that it has applied its copy may have been admitted, or a keeper
+        named, before it hears of that."""
+        return self.in_sync or self._said[1] >= 0
+
+    @property
     def settled(self) -> int:
         """See `Role`."""
         return self.applied
@@ -332,8 +338,8 @@ class Backup(Role):
         self._acknowledge()
 
     def drain(self) -> None:
-        """A joiner need not ask."""
-        if self.in_sync:
+        """A joiner on which nobody can count yet need not ask."""
+        if self.may_count:
             self.following.leave()
 
     def durable_rose(self) -> None:

@@ -46,8 +46,13 @@ class Fetching(Role):
         self._ctx.send(self._keeper, AskCopy(self._m.operator.name, self.epoch, -1, generation))
 
     def acknowledged(self, sender: InstanceId, ack: RecordAck) -> None:
-        """The keeper knows this epoch now: a question that came before it did was in vain."""
-        if sender == self._keeper and ack.epoch == self.epoch:
+        """The keeper knows this epoch now: a question that came before it did was in vain. Or it holds
+        nothing, and never will."""
+        if sender != self._keeper or ack.epoch != self.epoch:
+            return
+        if ack.received < 0:
+            self._m.stop_without_state(f"its state was with {self._keeper}, which holds nothing")
+        else:
             self.ask()
 
     @property

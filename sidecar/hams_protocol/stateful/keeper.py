@@ -22,6 +22,7 @@ from hams_protocol.messages import (
     Freeze,
     FreezeAnswer,
     Message,
+    RecordAck,
     Refused,
     RetainedVersion,
     RoleReport,
@@ -78,6 +79,11 @@ class HeldState:
         """Bytes of all versions held, with what their records carry."""
         return self.store.nbytes + sum(version.carried_nbytes for version in self.store.versions)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no state here: the topology names a keeper that has none, which it must not."""
+        return self.backup.counted < 0
+
     def go_on(self, replica_set: ReplicaSet, end: int, leaving: bool) -> None:
         """Its set has a fresh primary in the next epoch, which goes on from `end`."""
         self.store.rollback(end)
@@ -109,6 +115,8 @@ class Keeper(Timed):
         self._knowledge = knowledge
         self._own = own
         self._leaving = False
+        self._named_by = FOREVER  # how long one that is to end waits to hear that it is named
+        self._may_be_named = True
         self.states: dict[str, HeldState] = {}
 
     def is_for(self, message: Message) -> bool:
@@ -123,8 +131,20 @@ class Keeper(Timed):
 
     @property
     def is_needed(self) -> bool:
-        """Whether the topology names this instance as a keeper."""
-        return any(self._instance in self._knowledge.set_of(op).keepers for op in self.states)
+        """Whether a state must not end with this instance: the topology names it as a keeper of one that is
+        here; or may do so already, or soon, since its primary has its word. To hear of that a keeper that is
+        to end waits for a while only: nobody tells one that is not named that it is let go."""
+        return any(self._is_counted(self._knowledge.set_of(op), held) for op, held in self.states.items())
+
+    def _is_counted(self, replica_set: ReplicaSet, held: HeldState) -> bool:
+        if self._instance in replica_set.keepers:
+            return not held.is_empty
+        return self._may_be_named and held.backup.may_count and self._is_called(replica_set, held)
+
+    def _is_called(self, replica_set: ReplicaSet, held: HeldState) -> bool:
+        """Whether one that is not named may be yet: it was not before, and nobody else holds the state."""
+        named = held.backup.in_sync or replica_set.in_sync or replica_set.keepers
+        return held.epoch == replica_set.epoch and not named
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -172,6 +192,9 @@ class Keeper(Timed):
             return
         held = self.states.get(ask.op)
         if held is None or held.epoch != ask.epoch or sender != replica_set.primary:
+            return
+        if held.is_empty:
+            self._ctx.send(sender, RecordAck(ask.op, ask.epoch, -1, -1))
             return
         if held.backup.applied < held.backup.counted:
             self._ask_durable(held)
@@ -232,7 +255,7 @@ class Keeper(Timed):
         return tuple(
             RoleReport(op, HOLDS, held.epoch, held.backup.counted, False)
             for op, held in self.states.items()
-            if self._is_named(op, held)
+            if self._is_named(op, held) and not held.is_empty
         )
 
     # -- changes ---------------------------------------------------------------------------------------------
@@ -246,7 +269,7 @@ class Keeper(Timed):
                 if named:
                     held.backup.following.named(replica_set, in_sync=True)
                     held.backup.apply()
-                elif held.backup.in_sync or replica_set.in_sync or replica_set.keepers:
+                elif not self._is_called(replica_set, held):
                     del self.states[op]
                 continue
             end = replica_set.end_of(held.epoch)
@@ -255,6 +278,18 @@ class Keeper(Timed):
                 held.go_on(replica_set, end, self._leaving)
             else:
                 del self.states[op]
+        for replica_set in self._knowledge.topology.sets:
+            if self._instance in replica_set.keepers and replica_set.name not in self.states:
+                self._named_without(replica_set)
+
+    def _named_without(self, replica_set: ReplicaSet) -> None:
+        """Named, but nothing is here. Nothing comes any more: a copy is taken before the naming only, or an
+        older one than what was acknowledged could count. So it asks to be let go, and says `HOLDS` to
+        nobody."""
+        held = HeldState(self._ctx, self._graph, replica_set.name, self._knowledge, replica_set)
+        self.states[replica_set.name] = held
+        held.backup.following.named(replica_set, in_sync=True)
+        held.backup.following.leave()
 
     def durable_rose(self) -> None:
         """Records may be applied now; not those of an epoch that has just ended: `topology_changed` comes
@@ -277,10 +312,17 @@ class Keeper(Timed):
 
     def leave(self) -> None:
         """This instance is to end: it asks again and again to be let go, and is a keeper until it is."""
+        if not self._leaving:
+            self._named_by = self._ctx.now + limits.leave_wait_s
         self._leaving = True
         for held in self.states.values():
             held.backup.following.leave()
 
     def dues(self) -> list[Due]:
-        """What the states' replicas are to do."""
-        return [due for held in self.states.values() for due in held.backup.dues()]
+        """What the states' replicas are to do; no longer wait to be named."""
+        dues = [due for held in self.states.values() for due in held.backup.dues()]
+        return [*dues, (self._named_by if self.states else FOREVER, self._unnamed)]
+
+    def _unnamed(self) -> None:
+        self._named_by = FOREVER
+        self._may_be_named = False

@@ -108,6 +108,7 @@ class StatefulMachine(Vertex):
         self._stopped = False
         self._ticked_at = -FOREVER
         self.draining = False
+        self._ends_because = "drained"
         self.captures_open = 0
         self.links = Links()
         self.proposals = Proposals(self.ctx, self.knowledge)
@@ -124,12 +125,12 @@ class StatefulMachine(Vertex):
         ctx = self.ctx
         ctx.begin(now)
         self.handle(event)
-        if self.draining and not self.is_over() and self._has_nothing_to_hand_over():
-            self._stop("drained")
-        if self.is_over():
-            return ctx.up_to_stop()
         if isinstance(event, Tick):
             self.common_tick()
+        if self.draining and not self.is_over() and self._has_nothing_to_hand_over():
+            self._stop(self._ends_because)
+        if self.is_over():
+            return ctx.up_to_stop()
         self._role.pump()
         self.flush_acks()
         if isinstance(event, Tick):
@@ -241,7 +242,7 @@ class StatefulMachine(Vertex):
             return
         self.former = None
         if not self._is_member:
-            self._stop("the state it kept is of no use any more")
+            self._end("the state it kept is of no use any more")
 
     # -- what the common part asks ---------------------------------------------------------------------------
 
@@ -344,15 +345,15 @@ class StatefulMachine(Vertex):
             self.primary.written(event)
 
     def _drain(self) -> None:
-        """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
-        by nobody ends at once."""
+        """A primary hands its set over; a backup and a keeper that count, or may do so, ask to be let go. An
+        instance whose state is needed by nobody ends at once."""
         self.draining = True
         self.keeper.leave()
         self._role.drain()
 
     def _has_nothing_to_hand_over(self) -> bool:
         """Whether nobody needs what this instance holds."""
-        return not self._role.has_state and self.former is None and not self.keeper.is_needed
+        return not self._role.may_count and self.former is None and not self.keeper.is_needed
 
     def _model_ready(self, event: ModelReady) -> None:
         self.model_ready = True
@@ -447,21 +448,23 @@ class StatefulMachine(Vertex):
 
     def _left_out(self) -> None:
         """It had a role in its set, and has none any more."""
-        if self.keeper.is_needed:
-            self._stay_as_keeper()
-        elif self.draining:
-            self._stop("drained: the topology has let it go", keep=True)
+        if self.draining:
+            self._end("drained: the topology has let it go", keep=True)
         else:
-            self._stop("deposed: the topology gives this instance no role any more", keep=True)
+            self._end("deposed: the topology gives this instance no role any more", keep=True)
 
-    def _stay_as_keeper(self) -> None:
-        """It has no role in its own set any more, and ends; but not before it is let go where it keeps the
-        state of another operator."""
+    def _end(self, reason: str, keep: bool = False) -> None:
+        """It has no role in its own set that it could take, and ends; but not before it is let go where it
+        keeps the state of another operator. Whoever must not act any more, or cannot, stops at once
+        (`_stop`): it is revoked, its model does not take its state, or that is tainted."""
+        if not self.keeper.is_needed:
+            self._stop(reason, keep)
+            return
         self.become(self._standby)
         self.store.clear()
         self.lineage.clear()
         if not self.draining:
-            self.draining = True
+            self.draining, self._ends_because = True, reason
             self.keeper.leave()
 
     def _as_primary(self, replica_set: ReplicaSet) -> None:
@@ -478,11 +481,11 @@ class StatefulMachine(Vertex):
                 return
             if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != replica_set.epoch:
                 # of the epoch before it may have been in sync without having heard of it
-                self._stop("named primary while still joining")
+                self._end("named primary while still joining")
                 return
         end = replica_set.end_of(replica_set.epoch - 1)
         if end is None or not self._go_back(end):
-            self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            self._end_without_record(replica_set)
             return
         self._begin_epoch(replica_set.epoch)
         self.ctx.emit(
@@ -506,7 +509,7 @@ class StatefulMachine(Vertex):
         epoch then."""
         end = replica_set.end_of(replica_set.epoch - 1)
         if end is None:
-            self._stop(f"cannot know the end of epoch {replica_set.epoch - 1}")
+            self._end_without_record(replica_set)
             return
         if self.fetching is not None:
             return
@@ -537,7 +540,11 @@ class StatefulMachine(Vertex):
     def stop_without_state(self, why: str) -> None:
         """Of a primary that never had its state: it ends, and whoever still has the state may give it to
         another one."""
-        self._stop(why)
+        self._end(why)
+
+    def _end_without_record(self, replica_set: ReplicaSet) -> None:
+        epoch = replica_set.epoch - 1
+        self._end(f"has not the record of the end {replica_set.end_of(epoch)} of epoch {epoch}")
 
     def _adopt_early_acks(self) -> None:
         """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
@@ -570,6 +577,9 @@ class StatefulMachine(Vertex):
     def _as_first_primary(self, replica_set: ReplicaSet) -> None:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins
         again at the reported end."""
+        if replica_set.epoch > 1 and replica_set.restarted_in != replica_set.epoch:
+            self._end_without_record(replica_set)  # of what went on, nothing begins anew
+            return
         end = replica_set.end_of(replica_set.epoch - 1)
         if end or (end == 0 and self.mode.replays and self.checkpoints.saved is not None):
             self._from_checkpoint(replica_set, end)
@@ -604,8 +614,8 @@ class StatefulMachine(Vertex):
     def _from_checkpoint(self, replica_set: ReplicaSet, end: int) -> None:
         """The state was lost; the set begins again from the checkpoint that this instance has told of."""
         saved = self.checkpoints.saved
-        if saved is None or saved.version != end or replica_set.restarted_in != replica_set.epoch:
-            self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+        if saved is None or saved.version != end:
+            self._end_without_record(replica_set)
             return
         self.checkpoints.saved = None
         self._begin_with(saved, replica_set)
@@ -634,11 +644,11 @@ class StatefulMachine(Vertex):
             self.backup.apply()
             return
         if not self._resume_former(replica_set) and not self._is_member:
-            self._stop("named in sync without a state")
+            self._end("named in sync without a state")
             return
         end = replica_set.end_of(replica_set.epoch - 1)
         if end is None or not self._go_back(end):
-            self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+            self._end_without_record(replica_set)
             return
         self._begin_epoch(replica_set.epoch)
         backup = Backup(self, replica_set, True, self.proposals)
@@ -659,10 +669,7 @@ class StatefulMachine(Vertex):
         if self.backup is not None and not self.backup.in_sync and self.epoch == replica_set.epoch:
             return
         if self.backup is not None and self.epoch == replica_set.epoch:
-            if self.keeper.is_needed:
-                self._stay_as_keeper()
-                return
-            self._stop(
+            self._end(
                 "left out of the set in the meantime: what it once acknowledged must not count for its next "
                 "copy"
             )

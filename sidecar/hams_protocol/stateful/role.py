@@ -44,6 +44,12 @@ class Role(Timed):
         return False
 
     @property
+    def may_count(self) -> bool:
+        """Whether others may count on what it holds, as far as it knows: this instance must not end before it
+        is let go."""
+        return self.has_state
+
+    @property
     def settled(self) -> int:
         """The newest version that it can go back to in any case, where it holds the state."""
         return -1

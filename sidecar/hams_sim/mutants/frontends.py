@@ -236,19 +236,19 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "frontend.changes",
                 "Changes.drain",
-                "followed = [item for item in self._roles.following() if item.in_sync]",
+                "followed = self._roles.counting()",
                 "followed = []",
             ),
             Edit(
                 "stateful.backup",
                 "Backup.drain",
-                "if self.in_sync:",
+                "if self.may_count:",
                 "if False:",
             ),
             Edit(
                 "stateful.machine",
                 "StatefulMachine._has_nothing_to_hand_over",
-                "return not self._role.has_state and self.former is None and not self.keeper.is_needed",
+                "return not self._role.may_count and self.former is None and not self.keeper.is_needed",
                 "return self.primary is None and self.former is None and not self.keeper.is_needed",
             ),
         ),

@@ -108,6 +108,30 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "empty-keeper-holds": Mutant(
+        "a keeper that says that it holds nothing counts as a holder of the state",
+        "7.2",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions.holds_nothing",
+                "return keeper in item.keepers and (keeper, item.name) in self._empty",
+                "return False",
+            ),
+        ),
+    ),
+    "unaware-keeper-is-empty": Mutant(
+        "a keeper that does not know yet that it is named counts as one that holds nothing",
+        "7.2",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions._keeper_answered",
+                "if answer.generation != topology.generation:",
+                "if False:",
+            ),
+        ),
+    ),
     "keeper-let-go": Mutant(
         "a slot's owner is revoked though a primary is yet to get the state that it keeps",
         "6",

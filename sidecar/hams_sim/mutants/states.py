@@ -326,6 +326,42 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "joiner-ends-unawares": Mutant(
+        "a joiner that is to end does so at once, though it may have been admitted",
+        "7",
+        (
+            Edit(
+                "stateful.backup",
+                "Backup.may_count",
+                "return self.in_sync or self._said[1] >= 0",
+                "return self.in_sync",
+            ),
+        ),
+    ),
+    "keeper-ends-unasked": Mutant(
+        "a keeper whose own role ends does so at once, though the topology names it",
+        "6",
+        (
+            Edit(
+                "stateful.machine",
+                "StatefulMachine._end",
+                "if not self.keeper.is_needed:",
+                "if True:",
+            ),
+        ),
+    ),
+    "keeper-takes-late-copy": Mutant(
+        "a keeper that is named without a state takes a copy that comes late",
+        "2",
+        (
+            Edit(
+                "stateful.keeper",
+                "Keeper.topology_changed",
+                "self._named_without(replica_set)",
+                "pass",
+            ),
+        ),
+    ),
     "keeper-forgets": Mutant(
         "a keeper forgets what it holds when its set's epoch ends, before a fresh primary has it",
         "7.2",
