@@ -17,6 +17,7 @@ from hams_protocol.stateful import StatefulMachine
 from hams_protocol.topology import ReplicaSet
 from hams_sim import limits
 from hams_sim.errors import Broken
+from hams_sim.truth import keeper_of
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
@@ -101,16 +102,18 @@ class LossJudge:
             )
 
     def _check_nobody_holds(self, old: ReplicaSet, manager: "Node") -> None:
-        """Neither a member nor who has brought along a member's state has been registered long enough to be
-        known of."""
+        """Neither a member, nor who has brought along a member's state, nor a keeper that has it, has been
+        registered long enough to be known of."""
         world = self._world
         if manager.watch_slow > 1.0 or world.etcd.slow > 1.0:
             return  # it may not have heard of who is back
         for member in world.etcd.members.values():
+            node = world.nodes[member.instance]
             held = member.instance if member.instance in old.members else member.former
+            if member.instance in old.keepers and self._keeps(node, old):
+                held = old.primary
             if held not in old.members or member.instance in world.etcd.topology.revoked:
                 continue
-            node = world.nodes[member.instance]
             since = max(world.etcd.registered_at[member.instance], node.sound_since)
             if node.sound and not node.etcd_cut and world.now - since > limits.registered_known_s:
                 raise Broken(
@@ -118,6 +121,10 @@ class LossJudge:
                     f"{manager.id} calls {old.name} lost, but {member.instance} holds the state of {held}"
                     f" and has been registered for {world.now - since:.1f} s",
                 )
+
+    def _keeps(self, keeper: "Node", old: ReplicaSet) -> bool:
+        held = keeper_of(keeper).states.get(old.name)
+        return held is not None and held.epoch == old.epoch and not held.is_empty
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
