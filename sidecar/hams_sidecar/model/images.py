@@ -22,7 +22,7 @@ from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.chunks import ChunkTable, count, size_at
 from hams_sidecar.model import frames, limits
 from hams_sidecar.model.frames import FromModel, Place
-from hams_sidecar.model.session import Base, Image, Session
+from hams_sidecar.model.session import Base, Image, Load, Session
 from hams_sidecar.model.sessions import Sessions
 from hams_sidecar.payload import TensorPayload
 
@@ -213,32 +213,40 @@ class Images:
             views = (
                 effect.state.views() if isinstance(effect.state, ChunkTable) else [effect.state.buffer.view]
             )
-            session.later(self._load_copy(session, effect, views))
+            load = Load(effect, None)
+            session.loads.append(load)
+            session.later(self._load_copy(session, load, views))
             return
-        session.loads.append((effect, image))
+        session.loads.append(Load(effect, image))
         self.send_loads(session)
 
-    async def _load_copy(self, session: Session, effect: LoadState, views: Sequence[memoryview]) -> None:
+    async def _load_copy(self, session: Session, load: Load, views: Sequence[memoryview]) -> None:
         """What lies outside of the shared memory, or in pieces that the model cannot put together, is copied
-        there."""
+        there. Loads that come meanwhile wait for it, or it would undo them."""
         try:
-            buffer = await self._arena.reserve(effect.state.nbytes, urgent=True)
+            buffer = await self._arena.reserve(load.effect.state.nbytes, urgent=True)
         except ArenaTooSmall as error:
-            self._emit(Loaded(effect.token, f"the state is too large: {error}"))
+            session.loads.remove(load)
+            self._emit(Loaded(load.effect.token, f"the state is too large: {error}"))
+            self.send_loads(session)
             return
         at = 0
         for view in views:
             buffer.view[at : at + len(view)] = view
             at += len(view)
+        load.image = buffer
         if self._sessions.current is session:
-            session.loads.append((effect, buffer))
             self.send_loads(session)
 
     def send_loads(self, session: Session) -> None:
-        """Tell the model of the states to load that it has not been told of, unless a batch is in it."""
+        """Tell the model of the states to load that it has not been told of, unless a batch is in it: up to
+        the first one that is still being copied."""
         if session.batch is not None:
             return
-        for effect, image in list(session.loads)[session.loads_sent :]:
+        for load in list(session.loads)[session.loads_sent :]:
+            effect, image = load.effect, load.image
+            if image is None:
+                return
             session.loads_sent += 1
             session.tables += 1
             session.loaded = session.tables
@@ -275,7 +283,8 @@ class Images:
 
     def loaded(self, session: Session, seconds: float) -> None:
         """The first load is done: unless another one follows, the next capture is compared with it."""
-        effect, image = session.loads.popleft()
+        load = session.loads.popleft()
+        effect, image = load.effect, load.image
         session.loads_sent -= 1
         self.load_s = seconds
         if not self._delta or count(effect.state.nbytes) > sidecar_limits.chunks_max:

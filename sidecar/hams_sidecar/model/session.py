@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
@@ -18,6 +19,14 @@ from hams_wire.scheduling import Disturbance
 
 Image: TypeAlias = Buffer | ChunkTable
 """A state in the memory that the model maps."""
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """A state to load, and where it lies for the model; None while it is copied there."""
+
+    effect: LoadState
+    image: Image | None
 
 
 class Base(NamedTuple):
@@ -110,7 +119,7 @@ class Session:
         """Numbers of the capture under way, and of the newest load."""
         self.continues = False
         """No load was under way when the present capture was sent, and none has been sent since."""
-        self.loads: deque[tuple[LoadState, Image]] = deque()
+        self.loads: deque[Load] = deque()
         """States to load, in order; those that came during a batch wait for its end."""
         self.loads_sent = 0
         """How many of them, from the first on, the model has been told of."""

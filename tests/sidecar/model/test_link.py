@@ -1,6 +1,7 @@
 """The model contract, with a real model process on the other side."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -12,7 +13,15 @@ import numpy as np
 import pytest
 import uvloop
 
-from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, RestartModel
+from hams_protocol.effects import (
+    AbandonBatch,
+    BatchUnit,
+    Capture,
+    EnterUpdate,
+    LoadState,
+    PreloadState,
+    RestartModel,
+)
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -24,8 +33,10 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import FEEDBACK, FRONTEND, TensorSpec
 from hams_sidecar import limits as sidecar_limits
+from hams_sidecar.arena import ArenaFull
 from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model import ModelHealth
+from hams_sidecar.model.link import PRELOAD
 from hams_sidecar.payload import image
 from hams_wire.scheduling import Disturbance
 
@@ -553,6 +564,27 @@ async def test_a_load_that_comes_during_a_batch_waits_for_its_end(hosts: Any, re
     await host.next(BatchDone)
     assert (await host.next(Loaded)).token == 3
     assert read((await host.run(host.x((5, 5))))[0]) == [[5, 5]]
+
+
+async def test_a_load_that_is_still_being_copied_does_not_undo_the_next_one(hosts: Any, read: Any) -> None:
+    """A rehearsal of what lies in another arena waits for room; meanwhile the backup is promoted."""
+    host, other = await hosts(stateful=True), await hosts(stateful=True)
+    newest = (await host.ready("Sum")).state
+    await other.ready("Sum")
+    await other.run(other.x((1, 2)))
+    older = await other.capture(1)
+    taken = []
+    with pytest.raises(ArenaFull):
+        while True:
+            taken.append(host.states.allocate(1 << 10, urgent=True))
+    host.link.perform(PreloadState(older))
+    host.link.perform(LoadState(3, newest))
+    await asyncio.sleep(0)
+    taken.clear()
+    gc.collect()
+    tokens = [(await host.next(Loaded)).token for _ in range(2)]
+    assert read((await host.run(host.x((5, 5))))[0]) == [[5, 5]], "the older state is in the model"
+    assert tokens == [PRELOAD, 3]
 
 
 async def test_a_model_that_cannot_start_says_why(hosts: Any) -> None:
