@@ -93,6 +93,10 @@ copy_part_entries_max = 1024
 copy_part_bytes_max = 8 << 20
 """Payload bytes after which a part of a log copy is closed."""
 
+copy_window_bytes_max = 16 << 20
+"""Payload bytes of a log copy that are on their way to a joiner, or one part if that is larger: what a
+connection has no room for is lost."""
+
 copy_ask_after_s = 1.0
 """A joiner whose copy or admission makes no progress asks again after this long (a broken connection makes it
 ask at once)."""

@@ -334,12 +334,15 @@ class AskCopy:
     this epoch, -1 if none.
 
     `generation`: the newest it knows; what it said before it was dropped and named again is of no use.
+    `parts`: so many has it of the owner's `copy`-th copy of a log.
     """
 
     op: str
     epoch: int
     known: int = -1
     generation: int = 0
+    copy: int = 0
+    parts: int = 0
 
 
 @frozen
@@ -525,8 +528,8 @@ class LogAck:
 
 @frozen
 class LogCopy:
-    """One part of a shard's log up to and including `index`, compacted: entries whose replay makes the same
-    key table and open requests.
+    """One part of the `copy`-th copy that its owner makes of a shard's log in this epoch, up to and including
+    `index`, compacted: entries whose replay makes the same key table and open requests.
 
     The last part has `last` set and carries what entries alone do not tell: the next request number, hashes
     of expired keys, tickets settled per frontend, feedback tokens logged for open requests, and completions.
@@ -543,6 +546,7 @@ class LogCopy:
     settled: tuple[tuple[InstanceId, int], ...] = ()
     fed: tuple[Token, ...] = ()
     complete: Completion | None = None
+    copy: int = 0
 
 
 @frozen

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import test_backup as backup
 import test_batching as batching
+import test_copy_parts as copy_parts
 import test_cut_off as cut_off
 import test_deadlines as deadlines
 import test_differences as differences
@@ -37,6 +38,7 @@ import test_unreadable as unreadable
 import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
+    "copies-mixed": copy_parts.test_parts_of_two_copies_are_not_mixed,
     "copy-overtakes-topology": (
         keeper.test_a_keeper_that_lags_behind_who_calls_it_forgets_nothing_that_it_has_acknowledged
     ),

@@ -28,29 +28,40 @@ class ShardFollower(Timed):
         self.log = log
         self.following = Following(ctx, ctx.knowledge, ctx.proposals, roles, in_sync, self.ask)
         self._parts: dict[int, LogCopy] = {}
+        self._copied = 0
         self._owed: InstanceId | None = None
         if not in_sync:
             self.ask()
 
     def ask(self) -> None:
-        """Ask the owner for a copy, or to follow on from what is here."""
-        self.following.ask_copy(-1 if self.log is None else self.log.last)
+        """Ask the owner for a copy, or for what follows on the parts or the log that are here."""
+        if self.log is not None:
+            self.following.ask_copy(self.log.last)
+            return
+        count = 0
+        while count in self._parts:
+            count += 1
+        self.following.ask_copy(-1, self._copied, count)
 
     def copy_part(self, part: LogCopy) -> None:
-        """A part of the copy; the log stands when all parts of one index have come."""
+        """A part of the copy; the log stands when all parts of one copy have come."""
         if (
             part.epoch != self.epoch
             or self.following.frozen.stands
             or (self.log is not None and part.index <= self.log.last)
         ):
             return
-        if self._parts and next(iter(self._parts.values())).index != part.index:
+        if part.copy < self._copied:
+            return  # it was begun anew since, and another copy is cut otherwise
+        if part.copy > self._copied:
             self._parts.clear()
+            self._copied = part.copy
         self._parts[part.part] = part
-        self.following.got_on()
         parts = [self._parts[number] for number in sorted(self._parts)]
         if not parts[-1].last or len(parts) != parts[-1].part + 1:
+            self.ask()
             return
+        self.following.got_on()
         self._parts.clear()
         self.log = log_of(parts, self._ctx.graph.data.frontend)
         self.log.state.judge(self._ctx.knowledge)

@@ -79,8 +79,8 @@ class ShardLog:
         return True
 
 
-def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
-    """The committed part of a log, compacted, as messages for a joiner."""
+def copy_parts(shard: int, log: ShardLog, copy: int = 0) -> list[LogCopy]:
+    """The committed part of a log, compacted, as messages for a joiner: the `copy`-th that is made."""
     state = log.state
     groups: list[tuple[LogEntry, ...]] = []
     for stored in (*state.keyed.values(), *state.unkeyed.values()):
@@ -97,7 +97,9 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
         entries += group
         nbytes += sum(_nbytes(entry) for entry in group)
         if nbytes >= limits.copy_part_bytes_max or len(entries) >= limits.copy_part_entries_max:
-            parts.append(LogCopy(shard, log.epoch, log.committed, len(parts), False, tuple(entries)))
+            parts.append(
+                LogCopy(shard, log.epoch, log.committed, len(parts), False, tuple(entries), copy=copy)
+            )
             entries, nbytes = [], 0
     fed = tuple(token for item in state.open.values() for token in item.fed.values())
     parts.append(
@@ -113,9 +115,15 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
             state.tickets.floors(),
             fed,
             state.completed.snapshot(),
+            copy,
         )
     )
     return parts
+
+
+def part_nbytes(part: LogCopy) -> int:
+    """Payload bytes of one part of a copy."""
+    return sum(_nbytes(entry) for entry in part.entries) + sum(token_nbytes(token) for token in part.fed)
 
 
 def _nbytes(entry: LogEntry) -> int:
@@ -126,7 +134,12 @@ def _nbytes(entry: LogEntry) -> int:
         tokens = [] if entry.origin is None else [entry.origin]
     elif not isinstance(entry, DoneEntry):
         tokens = list(entry.tokens)
-    return size + sum(0 if token.payload is None else token.payload.nbytes for token in tokens)
+    return size + sum(token_nbytes(token) for token in tokens)
+
+
+def token_nbytes(token: Token) -> int:
+    """Payload bytes of a token."""
+    return 0 if token.payload is None else token.payload.nbytes
 
 
 def log_of(parts: list[LogCopy], spec: FrontendSpec) -> ShardLog:

@@ -9,14 +9,42 @@ from hams_protocol import limits
 from hams_protocol.context import InvariantError
 from hams_protocol.due import FOREVER, Due
 from hams_protocol.frontend.context import FrontendContext
-from hams_protocol.frontend.log import ShardLog, copy_parts
+from hams_protocol.frontend.log import ShardLog, copy_parts, part_nbytes
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import AskCopy, LogAppend
+from hams_protocol.messages import AskCopy, LogAppend, LogCopy
 from hams_protocol.replica.freeze import Frozen
 from hams_protocol.replica.leader import Leader
 from hams_protocol.replica.progress import Progress
 from hams_protocol.topology import ReplicaSet
+
+
+class LogCopying:
+    """A copy that is on its way to a joiner: its parts, how many the joiner has, and how many went out."""
+
+    __slots__ = ("held", "parts", "sent")
+
+    def __init__(self, parts: list[LogCopy]) -> None:
+        self.parts = parts
+        self.held = 0
+        self.sent = 0
+
+    def next_parts(self) -> list[LogCopy]:
+        """What may go out now: `copy_window_bytes_max` on their way, or one part if that is larger."""
+        flying = self.flying_nbytes
+        chosen: list[LogCopy] = []
+        for part in self.parts[self.sent :]:
+            flying += part_nbytes(part)
+            if flying > limits.copy_window_bytes_max and self.sent > self.held:
+                break
+            chosen.append(part)
+            self.sent += 1
+        return chosen
+
+    @property
+    def flying_nbytes(self) -> int:
+        """Payload bytes of the parts that went out, and have not come."""
+        return sum([part_nbytes(part) for part in self.parts[self.held : self.sent]])
 
 
 class Replication(Leader):
@@ -34,6 +62,8 @@ class Replication(Leader):
         self._log = log
         self._frozen = frozen
         self._news_at = FOREVER
+        self._copies: dict[InstanceId, LogCopying] = {}
+        self._copies_made = 0
 
     @property
     def watermark(self) -> int:
@@ -82,10 +112,32 @@ class Replication(Leader):
         follower.watermark = log.committed
 
     def copy_to(self, follower: Progress) -> None:
-        """See `Leader`: a joiner copies what is committed."""
-        for part in copy_parts(self._shard, self._log):
+        """See `Leader`: a joiner copies what is committed, part by part."""
+        self._copies_made += 1
+        copy = LogCopying(copy_parts(self._shard, self._log, self._copies_made))
+        self._copies[follower.instance] = copy
+        self._send_parts(follower, copy)
+
+    def copy_goes_on(self, follower: Progress, ask: AskCopy) -> bool:
+        """See `Leader`. What has not come in time is sent again. For a joiner that is named anew a copy is made
+        anew: what follows on the one of before may be gone."""
+        copy = self._copies.get(follower.instance)
+        if copy is None or follower.copying or ask.copy != copy.parts[0].copy:
+            return False
+        if ask.parts > copy.held:
+            copy.held = ask.parts
+            copy.sent = max(copy.sent, copy.held)
+        elif self._ctx.now >= follower.copied_by:
+            copy.held = copy.sent = ask.parts
+        else:
+            return True
+        self._send_parts(follower, copy)
+        return True
+
+    def _send_parts(self, follower: Progress, copy: LogCopying) -> None:
+        for part in copy.next_parts():
             self._ctx.send(follower.instance, part)
-        follower.is_sent_copy(self._log.committed, 0, self._ctx.now)
+        follower.is_sent_copy(copy.parts[0].index, copy.flying_nbytes, self._ctx.now)
 
     def holds(self, joiner: InstanceId, ask: AskCopy) -> None:
         """See `Leader`: that it holds entries is all that it will ever say."""
@@ -100,12 +152,18 @@ class Replication(Leader):
         before = self.followers.all.get(sender)
         stuck = before is not None and before.ack and last == before.received < before.sent
         follower = self.acknowledged(sender, last, last, generation)
+        if follower is not None and follower.ack:
+            self._copies.pop(sender, None)
         if follower is not None and stuck and follower.gap_at != last:
             follower.gap_at = last
             self.send_again(follower)
 
     def trim(self) -> None:
         """Let go of what every follower has; a joiner too far behind must copy anew."""
+        for instance in list(self._copies):
+            member = self.followers.all.get(instance)
+            if member is None or member.ack or member.copying:
+                del self._copies[instance]
         needed = self._log.committed
         for follower in self.followers.all.values():
             floor = follower.received if follower.ack else follower.sent

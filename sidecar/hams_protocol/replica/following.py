@@ -47,12 +47,14 @@ class Following(Timed):
         self.in_sync = in_sync
         self.frozen.thaw(self._knowledge.topology.generation)
 
-    def ask_copy(self, known: int) -> None:
-        """Ask for a copy, or to follow on from what is `known` here (-1: nothing)."""
+    def ask_copy(self, known: int, copy: int = 0, parts: int = 0) -> None:
+        """Ask for a copy, or for what follows on the first `parts` of one, or to follow on from what is
+        `known` here (-1: nothing)."""
         self.got_on()
         if self.leader is not None:
             generation = self._knowledge.topology.generation
-            self._ctx.send(self.leader, AskCopy(self.name, self.epoch, known, generation))
+            ask = AskCopy(self.name, self.epoch, known, generation, copy, parts)
+            self._ctx.send(self.leader, ask)
 
     def got_on(self) -> None:
         """Its copy, or what follows on it, makes progress: it need not ask again soon."""

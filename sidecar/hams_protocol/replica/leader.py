@@ -95,6 +95,10 @@ class Leader(Timed):
         """Send a copy to follow on from, or as soon as there is one."""
         raise NotImplementedError
 
+    def copy_goes_on(self, follower: Progress, ask: AskCopy) -> bool:
+        """Whether a copy of several parts is on its way, and goes on from what has come of it."""
+        return False
+
     def flying_nbytes(self, follower: Progress) -> int:
         """Bytes that are on their way to it: large ones need their time. What is small counts as nothing."""
         return 0
@@ -199,7 +203,9 @@ class Leader(Timed):
         follower.heard = True
         if ask.known < 0:
             # One that is on its way is enough; who counts has one.
-            if not follower.ack and self._ctx.now >= follower.copied_by:
+            if follower.ack or self.copy_goes_on(follower, ask):
+                return
+            if self._ctx.now >= follower.copied_by:
                 self.copy_to(follower)
             return
         if follower.copying:  # dropped and named again, without hearing of it: it goes on from what it holds

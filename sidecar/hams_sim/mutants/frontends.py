@@ -35,9 +35,10 @@ MUTANTS: dict[str, Mutant] = {
             ),
             Edit(
                 "frontend.replication",
-                "Replication.copy_to",
-                "follower.is_sent_copy(self._log.committed, 0, self._ctx.now)",
-                "follower.is_sent_copy(self._log.committed, 0, self._ctx.now)\nself.wishing = True",
+                "Replication._send_parts",
+                "follower.is_sent_copy(copy.parts[0].index, copy.flying_nbytes, self._ctx.now)",
+                "follower.is_sent_copy(copy.parts[0].index, copy.flying_nbytes, self._ctx.now)\n"
+                "self.wishing = True",
             ),
             Edit(
                 "replica.leader",
@@ -46,6 +47,18 @@ MUTANTS: dict[str, Mutant] = {
                 'if hasattr(self, "_log"):\n'
                 "    return not follower.in_sync and not follower.copying\n"
                 "return (",
+            ),
+        ),
+    ),
+    "copies-mixed": Mutant(
+        "a joiner makes a log of parts of two copies, which are cut differently",
+        "7.7",
+        (
+            Edit(
+                "frontend.follower",
+                "ShardFollower.copy_part",
+                "if part.copy > self._copied:",
+                "if False:",
             ),
         ),
     ),
