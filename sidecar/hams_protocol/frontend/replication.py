@@ -119,8 +119,8 @@ class Replication(Leader):
         self._send_parts(follower, copy)
 
     def copy_goes_on(self, follower: Progress, ask: AskCopy) -> bool:
-        """See `Leader`. What has not come in time is sent again. For a joiner that is named anew a copy is made
-        anew: what follows on the one of before may be gone."""
+        """See `Leader`. What has not come in time is sent again. A joiner that is named anew gets another copy:
+        what follows on the one of before may be gone."""
         copy = self._copies.get(follower.instance)
         if copy is None or follower.copying or ask.copy != copy.parts[0].copy:
             return False

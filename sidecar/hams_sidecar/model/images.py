@@ -22,7 +22,7 @@ from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.chunks import ChunkTable, count, size_at
 from hams_sidecar.model import frames, limits
 from hams_sidecar.model.frames import FromModel, Place
-from hams_sidecar.model.session import Base, Image, Load, Session
+from hams_sidecar.model.session import Base, Image, Session, StateLoad
 from hams_sidecar.model.sessions import Sessions
 from hams_sidecar.payload import TensorPayload
 
@@ -213,14 +213,14 @@ class Images:
             views = (
                 effect.state.views() if isinstance(effect.state, ChunkTable) else [effect.state.buffer.view]
             )
-            load = Load(effect, None)
+            load = StateLoad(effect, None)
             session.loads.append(load)
             session.later(self._load_copy(session, load, views))
             return
-        session.loads.append(Load(effect, image))
+        session.loads.append(StateLoad(effect, image))
         self.send_loads(session)
 
-    async def _load_copy(self, session: Session, load: Load, views: Sequence[memoryview]) -> None:
+    async def _load_copy(self, session: Session, load: StateLoad, views: Sequence[memoryview]) -> None:
         """What lies outside of the shared memory, or in pieces that the model cannot put together, is copied
         there. Loads that come meanwhile wait for it, or it would undo them."""
         try:

@@ -22,7 +22,7 @@ Image: TypeAlias = Buffer | ChunkTable
 
 
 @dataclass(slots=True, eq=False)
-class Load:
+class StateLoad:
     """A state to load, and where it lies for the model; None while it is copied there."""
 
     effect: LoadState
@@ -119,7 +119,7 @@ class Session:
         """Numbers of the capture under way, and of the newest load."""
         self.continues = False
         """No load was under way when the present capture was sent, and none has been sent since."""
-        self.loads: deque[Load] = deque()
+        self.loads: deque[StateLoad] = deque()
         """States to load, in order; those that came during a batch wait for its end."""
         self.loads_sent = 0
         """How many of them, from the first on, the model has been told of."""
