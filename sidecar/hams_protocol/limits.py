@@ -18,6 +18,10 @@ after this long."""
 resend_items_max = 256
 """Items sent again per tick: a resend storm never starves fresh work."""
 
+topology_again_s = 0.1
+"""A peer is asked for its topology, or told of this one unasked, again after this long. Less than
+`resend_after_s`: what cannot be judged comes again, and asks again if the first question was lost."""
+
 ack_delay_s = 0.1
 """Token acknowledgements wait this long for company: most requests complete earlier and need none."""
 

@@ -137,6 +137,7 @@ class Vertex(ABC):
             self.members = {member.instance: member for member in event.members}
             self.members_changed()
         elif isinstance(event, PeerUp):
+            self.gossip.peer_up(event.peer)
             self.outbox.resend_to(event.peer)
             self.peer_up(event.peer)
             self.keeper.peer_up(event.peer)

@@ -1,10 +1,13 @@
 """Intake (sections 1, 3, 4): what an instance takes into its joins, what it refuses, and what it
 acknowledges."""
 
+from dataclasses import replace
+
 from kit import R0, active_of, dep, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.effects import StartBatch
+from hams_protocol.events import PeerUp
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskTopology, Completion, Deliver, Heartbeat, TokenAcks, TopologyNews
 
@@ -59,6 +62,39 @@ def test_a_deposed_owner_is_refused_and_told_why():
     effects = rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 5)), epoch=1)
     assert not of(effects, StartBatch)
     assert of(effects, TopologyNews, "p-1")
+
+
+def test_a_peer_is_asked_once_for_all_tokens_that_wait_for_the_same_topology():
+    rig = middle()
+    rig.step(PeerUp("p-2"))
+
+    def ask(n: int) -> list[AskTopology]:
+        item = value("p", R0._replace(n=n), f"p-2:{n}", dep("p", 2, 10))
+        return of(rig.token("p-2", item, epoch=2), AskTopology, "p-2")
+
+    assert ask(0) == [AskTopology(1)]
+    assert not any(ask(n) for n in range(1, 9))
+    rig.after(limits.topology_again_s)
+    assert ask(1) == [AskTopology(1)], "the question or its answer may have been lost"
+    assert not ask(2)
+    rig.step(PeerUp("p-2"))
+    assert ask(2) == [AskTopology(1)], "so it may with the connection"
+
+
+def test_a_deposed_owner_is_told_once_why_all_its_tokens_are_refused():
+    rig = middle(FAILED)
+
+    def told(n: int) -> list[TopologyNews]:
+        item = value("p", R0._replace(n=n), f"p-1:{n}", dep("p", 1, 5))
+        return of(rig.token("p-1", item, epoch=1), TopologyNews, "p-1")
+
+    assert told(0)
+    assert not told(1)
+    assert of(rig.get("p-1", AskTopology(1)), TopologyNews, "p-1"), "who asks is answered"
+    rig.after(limits.topology_again_s)
+    assert told(1)
+    rig.learn(replace(FAILED, generation=3))
+    assert told(2), "a newer one is news"
 
 
 def test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted():

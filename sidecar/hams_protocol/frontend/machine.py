@@ -449,6 +449,7 @@ class FrontendMachine:
 
     def _peer_up(self, peer: InstanceId) -> None:
         self._ctx.links.stands(peer)
+        self._gossip.peer_up(peer)
         self._outbox.resend_to(peer)
         self.keeper.peer_up(peer)
         self._gateway.peer_up(peer)

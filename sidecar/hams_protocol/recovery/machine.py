@@ -163,6 +163,7 @@ class ManagerMachine:
         elif isinstance(event, PeerDown):
             self.suspicions.peer_down(event)
         elif isinstance(event, PeerUp):
+            self._gossip.peer_up(event.peer)
             self.suspicions.peer_up(event.peer)
         elif isinstance(event, Late):
             self.suspicions.late(event.by_s)

@@ -7,6 +7,7 @@ from frontend_net import Net, graph, op
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete
+from hams_protocol.events import PeerUp
 from hams_protocol.graph import FRONTEND, Feedback, Join
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
@@ -133,6 +134,19 @@ def test_a_token_with_an_unknown_dependency_waits_for_the_topology(mutant):
     net, _ = waiting()
     send(net, token("ahead", Dep("q", 1, 1)))
     assert acknowledged(net) == ["ahead"]
+
+
+def test_a_peer_is_asked_once_for_all_tokens_that_wait_for_the_same_topology():
+    net, _ = waiting()
+    for number in range(9):
+        send(net, token(f"v{number}", Dep("p", 2, number + 1)))
+    assert len(net.sends(AskTopology, "F-1")) == 1
+    net.advance(limits.topology_again_s)
+    send(net, token("v1", Dep("p", 2, 2)))
+    assert len(net.sends(AskTopology, "F-1")) == 2, "the question or its answer may have been lost"
+    net.feed("F-1", PeerUp("p-1"))
+    send(net, token("v1", Dep("p", 2, 2)))
+    assert len(net.sends(AskTopology, "F-1")) == 3, "so it may with the connection"
 
 
 def test_what_cannot_be_judged_yet_is_bounded(monkeypatch):
