@@ -100,6 +100,18 @@ def test_a_primary_without_backup_rolls_back_with_outputs_and_consumed_units():
     assert not of(rig.token("p-2", value("p", R0, "p:0"), epoch=2), StartBatch)
 
 
+def test_a_load_of_an_epoch_that_is_over_does_not_count_for_the_next_one():
+    rig = primary()
+    executed(rig)
+    first = rig.learn(at(2, epoch=2, ends=((1, 1),)))
+    second = rig.learn(at(3, epoch=3, ends=((1, 1), (2, 1))))
+    assert of(first, LoadState)
+    assert of(second, LoadState)
+    rig.loaded(first)
+    assert not of(rig.token("p-1", value("p", R0._replace(n=1), "p:1")), StartBatch)
+    assert of(rig.loaded(second), StartBatch)
+
+
 def test_the_model_of_an_epoch_that_is_over_is_not_left_before_its_update():
     rig = primary("q-2")
     rig.token("p-1", value("p", R0, "p:0"))

@@ -110,6 +110,7 @@ class StatefulMachine(Vertex):
         self.draining = False
         self._ends_because = "drained"
         self.captures_open = 0
+        self.loads = 0  # over epochs: an answer to the load of an earlier one is none to the newest
         self.links = Links()
         self.proposals = Proposals(self.ctx, self.knowledge)
         self._early_acks: dict[InstanceId, RecordAck] = {}

@@ -75,7 +75,6 @@ class Primary(Role):
         self._late: deque[Unit] = deque()
         self._wanted = False
         self._abandoning = False
-        self._loads = 0
         self._suspected_at = FOREVER
         self.loading = False
 
@@ -185,16 +184,16 @@ class Primary(Role):
         newest = self._m.store.newest
         assert newest is not None, "a primary has a state"
         assert newest.state is not None, "and it is captured"
-        self._loads += 1
+        self._m.loads += 1
         self.loading = True
         if not self._m.model_ready:
             return
         self._m.warming = True
-        self._ctx.emit(LoadState(self._loads, newest.state))
+        self._ctx.emit(LoadState(self._m.loads, newest.state))
 
     def loaded(self, event: Loaded) -> None:
         """The model holds the state asked for last."""
-        if event.token == self._loads:
+        if event.token == self._m.loads:
             self.loading = False
 
     def model_ready(self) -> None:
