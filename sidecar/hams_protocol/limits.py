@@ -49,8 +49,11 @@ completion_sparse_max = 8192
 """Complete requests above the watermark named in one broadcast."""
 
 undecided_messages_max = 4096
-"""Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and
-sent again by their owner."""
+"""Messages held because they name an epoch this instance has not learnt yet; beyond it the oldest are dropped
+and sent again by their owner."""
+
+undecided_bytes_max = 256 << 20
+"""Payload bytes of those messages, or one message if that is larger."""
 
 ends_retained_max = 4
 """Ended epochs that a topology lists per replica set though every instance has heard of them: the newest."""

@@ -8,11 +8,9 @@ acknowledged before.
 """
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits
 from hams_protocol.acks import OwedAcks
 from hams_protocol.batching import Fifo, Queues, Timing
 from hams_protocol.context import Context
@@ -51,6 +49,7 @@ from hams_protocol.modes import ModePolicy
 from hams_protocol.outbox import Outbox
 from hams_protocol.poison import Attempts
 from hams_protocol.topology import Topology, slot_number
+from hams_protocol.undecided import Undecided
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.keeper import Keeper
@@ -82,7 +81,7 @@ class Vertex(ABC):
             and not graph.operators[edge.source].stateful
             and len(graph.operators[edge.source].targets) > 1
         )
-        self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
+        self._undecided = Undecided()
         self._acks = OwedAcks(self.ctx, self.knowledge)
         self._values = 0
         self._run_began = self._update_waited_s = 0.0
@@ -231,9 +230,7 @@ class Vertex(ABC):
 
     def judge_undecided(self) -> None:
         """Judge again what could not be judged before."""
-        held = list(self._undecided)
-        self._undecided.clear()
-        for sender, deliver in held:
+        for sender, deliver in self._undecided.take():
             self.deliver(sender, deliver, again=True)
 
     def learn_revision(self, topology: Topology, revision: int) -> None:
@@ -277,11 +274,11 @@ class Vertex(ABC):
             self._hold(sender, message)
             return
         if self.is_fenced(token.deps):
-            self._undecided.append((sender, message))
+            self._undecided.hold(sender, message)
             return
         if self.sending_epoch(token.request) is None:
             if not again:
-                self._undecided.append((sender, message))
+                self._undecided.hold(sender, message)
             return
         knowledge.determinants.learn(token.determinants)
         if self.is_consumed(token):
@@ -326,7 +323,7 @@ class Vertex(ABC):
         )
 
     def _hold(self, sender: InstanceId, message: Deliver) -> None:
-        self._undecided.append((sender, message))
+        self._undecided.hold(sender, message)
         self.gossip.ask(sender)
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId) -> None:

@@ -3,10 +3,10 @@ acknowledges."""
 
 from dataclasses import replace
 
-from kit import R0, active_of, dep, graph, of, op, primary_of, rset, table, topo, value
+from kit import R0, P, active_of, dep, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
-from hams_protocol.effects import StartBatch
+from hams_protocol.effects import Effect, StartBatch
 from hams_protocol.events import PeerUp
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskTopology, Completion, Deliver, Heartbeat, TokenAcks, TopologyNews
@@ -168,3 +168,24 @@ def test_what_cannot_be_judged_yet_is_bounded(monkeypatch):
     for number in range(limits.undecided_messages_max + 5):
         rig.token("p-2", value("p", R0._replace(n=number), f"p-2:{number}", dep("p", 2, 10)), epoch=2)
     assert len(rig.machine._undecided) == limits.undecided_messages_max
+
+
+def test_what_cannot_be_judged_yet_is_bounded_in_bytes_too_and_the_oldest_comes_again(monkeypatch):
+    monkeypatch.setattr(limits, "undecided_bytes_max", 30)
+    rig = middle()
+
+    def send(n: int, nbytes: int = 10) -> list[Effect]:
+        payload = P(f"p-2:{n}", nbytes)
+        item = value("p", R0._replace(n=n), f"p-2:{n}", dep("p", 2, 10), payload=payload)
+        return rig.token("p-2", item, epoch=2)
+
+    for number in range(5):
+        send(number)
+    assert len(rig.machine._undecided) == 3
+    send(5, nbytes=31)
+    assert len(rig.machine._undecided) == 1, "one is always held"
+    rig.learn(FAILED)
+    assert rig.units == (R0._replace(n=5),)
+    rig.done(updated=False)
+    assert of(send(0), StartBatch), "what was pushed out was not acknowledged, so it comes again"
+    assert acks(rig) == ["p-2:5", "p-2:0"]

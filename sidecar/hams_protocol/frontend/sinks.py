@@ -7,9 +7,6 @@ tokens that are not orphan. What cannot be judged yet is held, bounded, and judg
 it is not acknowledged before.
 """
 
-from collections import deque
-
-from hams_protocol import limits
 from hams_protocol.acks import OwedAcks
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FrontendContext
@@ -19,6 +16,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import Deliver
 from hams_protocol.topology import slot_number
+from hams_protocol.undecided import Undecided
 
 
 class SinkDesk:
@@ -35,7 +33,7 @@ class SinkDesk:
         self._gossip = gossip
         self._owners = owners
         self._broadcast = broadcast
-        self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
+        self._undecided = Undecided()
         self.acks = OwedAcks(ctx, ctx.knowledge)
 
     @property
@@ -55,7 +53,7 @@ class SinkDesk:
         owner = self._owners.get(token.request.shard)
         number = ctx.plan.index.get((token.source, message.target, token.lane))
         if owner is None and not again and number is not None:
-            self._undecided.append((sender, message))  # its sender may know before us that the shard is ours
+            self._undecided.hold(sender, message)  # its sender may know before us that the shard is ours
             return
         if owner is None or owner.frozen.stands or number is None:
             return
@@ -91,12 +89,10 @@ class SinkDesk:
             self.acks.add(sender, token, message.target, held.value_id, owner.epoch)
 
     def _hold(self, sender: InstanceId, message: Deliver) -> None:
-        self._undecided.append((sender, message))
+        self._undecided.hold(sender, message)
         self._gossip.ask(sender)
 
     def judge_again(self) -> None:
         """A newer topology is known."""
-        held = list(self._undecided)
-        self._undecided.clear()
-        for sender, message in held:
+        for sender, message in self._undecided.take():
             self.deliver(sender, message, again=True)

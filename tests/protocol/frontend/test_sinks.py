@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from frontend_net import Net, graph, op
+from frontend_net import Net, P, graph, op
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
@@ -154,6 +154,19 @@ def test_what_cannot_be_judged_yet_is_bounded(monkeypatch):
     for number in range(limits.undecided_messages_max + 10):
         net.deliver("p-1", "F-1", Deliver(FRONTEND, 1, token(f"v{number}", Dep("p", 2, number + 1))))
     assert net.machines["F-1"]._sinks.undecided == limits.undecided_messages_max
+
+
+def test_what_cannot_be_judged_yet_is_bounded_in_bytes_too(monkeypatch):
+    monkeypatch.setattr(limits, "undecided_bytes_max", 30)
+    net, handle = waiting()
+    early = [replace(token(f"v{n}", Dep("p", 2, 6)), payload=P(f"v{n}", 10)) for n in range(5)]
+    for item in early:
+        send(net, item, epoch=2)
+    assert net.machines["F-1"]._sinks.undecided == 3
+    end_epoch(net, 5)
+    net.deliver("p-1", "F-1", Durable((Dep("p", 2, 6),)))
+    net.run()
+    assert net.reply(handle) == ["v2"], "the oldest of those that fit"
 
 
 def test_a_second_value_for_an_edge_is_a_duplicate_and_the_held_one_is_named():
