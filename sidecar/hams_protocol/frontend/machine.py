@@ -413,7 +413,9 @@ class FrontendMachine:
     def _members_changed(self, event: MembersChanged) -> None:
         ctx = self._ctx
         ctx.members = {member.instance: member for member in event.members}
-        gone = [peer for peer in ctx.links.down if peer not in ctx.members]
+        # One that is only out of reach comes back under its id, and asks for what its clients wait for.
+        ended = ctx.links.refused.union(self.knowledge.topology.revoked)
+        gone = [peer for peer in ctx.links.down if peer in ended and peer not in ctx.members]
         for log in self._roles.logs():
             log.state.drop_gone(gone)
         ctx.links.forget({*ctx.members, *self.knowledge.topology.instances})

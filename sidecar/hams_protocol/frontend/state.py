@@ -389,7 +389,8 @@ class ShardState:
             open_request.reply = entry
 
     def drop_gone(self, gone: Iterable[InstanceId]) -> None:
-        """These frontends have neither lease nor connection any more: their clients wait for nothing."""
+        """These frontends have ended: their clients wait for nothing. What is kept for one of which nobody
+        can say so gives way to newer replies."""
         for instance in gone:
             for n in self.tickets.drop_instance(instance):
                 self._forget(n)

@@ -9,7 +9,7 @@ from frontend_net import Net, P, graph, op
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteLog, NotServed
-from hams_protocol.events import CasUnknown, Drain, Received
+from hams_protocol.events import CasUnknown, Drain, Member, MembersChanged, PeerDown, Received, TopologyLearnt
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import RequestId
 from hams_protocol.keys import scoped
@@ -446,7 +446,74 @@ def test_the_settled_tickets_of_a_frontend_that_is_gone_are_dropped():
     assert len(state.unkeyed) == 1
     net.kill("F-3")
     net.members()
+    assert len(state.unkeyed) == 1, "it may only be out of reach"
+    net.feed("F-1", PeerDown("F-3", refused=True))
+    net.members()
     assert len(state.unkeyed) == 0
+
+
+def _with_a_bystander() -> Net:
+    """F-3 has no part in the shard of F-1 and F-2."""
+    net = Net(graph(op("p", FRONTEND)), ("F-1", "F-2", "F-3")).start(in_sync=False)
+    net.commit(net.topology.with_set(replace(net.topology.find("F/0"), joining=("F-2",))))
+    net.run()
+    assert net.topology.find("F/0").in_sync == ("F-2",)
+    return net
+
+
+def _cut_off(net: Net) -> None:
+    """F-3 is out of reach of everybody and loses its lease, as if it were gone."""
+    for other in ("F-1", "F-2"):
+        net.cut |= {(other, "F-3"), ("F-3", other)}
+        net.feed(other, PeerDown("F-3"))
+        net.feed("F-3", PeerDown(other))
+    net.cut.add(("F-3", "etcd"))
+    gone = [Member(name, FRONTEND, "") for name in ("F-1", "F-2")]
+    net.feed_all(MembersChanged((*gone, Member("p-1", "p", ""))))
+
+
+def _come_back(net: Net) -> None:
+    net.cut.clear()
+    net.members()
+    net.feed("F-3", TopologyLearnt(net.topology, net.revision))
+    for other in sorted({"F-1", "F-2"} - net.dead):
+        net.revive_link("F-3", other)
+    net.run()
+
+
+def test_who_was_taken_for_gone_and_comes_back_gets_the_reply_that_was_lost_with_its_connection():
+    net = _with_a_bystander()
+    net.hold = lambda sender, target, message: isinstance(message, ClientForwardAnswer)
+    handle = net.ask("F-3")
+    net.run()
+    net.held_back.clear()
+    net.hold = lambda sender, target, message: False
+    _cut_off(net)
+    net.advance(1.0)
+    assert net.reply(handle) is None
+    _come_back(net)
+    assert net.reply(handle) == ["p-1:1"]
+    assert len(net.op("p").requests()) == 1, "executed once"
+
+
+def test_who_was_taken_for_gone_and_comes_back_gets_the_reply_to_what_was_open_of_a_new_owner_too():
+    net = _with_a_bystander()
+    net.op("p").auto = False
+    handle = net.ask("F-3")
+    net.run()
+    net.ask("F-1")
+    net.advance(1.0)
+    assert net.machines["F-2"]._followers[0].log.state.tickets.find("F-3", 0) == 0
+    _cut_off(net)
+    net.kill("F-1")
+    net.fail_over(0, revoke="F-1", to="F-2")
+    net.op("p").answer(R0)
+    net.advance(1.0)
+    assert net.reply(handle) is None
+    _come_back(net)
+    net.advance(1.0)
+    assert net.reply(handle) == ["p-1:1"]
+    assert net.op("p").requests() == [R0, RequestId(0, 1)], "executed once"
 
 
 def test_the_meta_of_a_request_is_handed_on():
