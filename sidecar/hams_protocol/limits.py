@@ -104,6 +104,9 @@ copy_window_bytes_max = 16 << 20
 """Payload bytes of a log copy that are on their way to a joiner, or one part if that is larger: what a
 connection has no room for is lost."""
 
+copy_window_parts_max = 4
+"""Parts of it that are on their way: what they say beside their payloads counts, too."""
+
 copy_ask_after_s = 1.0
 """A joiner whose copy or admission makes no progress asks again after this long (a broken connection makes it
 ask at once)."""

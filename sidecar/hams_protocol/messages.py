@@ -334,7 +334,7 @@ class AskCopy:
     this epoch, -1 if none.
 
     `generation`: the newest it knows; what it said before it was dropped and named again is of no use.
-    `parts`: so many has it of the owner's `copy`-th copy of a log.
+    `parts`: so many has it of the owner's `copy`-th copy of a log; -1: it is of a version that does not say.
     """
 
     op: str
@@ -342,7 +342,7 @@ class AskCopy:
     known: int = -1
     generation: int = 0
     copy: int = 0
-    parts: int = 0
+    parts: int = -1
 
 
 @frozen
@@ -533,6 +533,7 @@ class LogCopy:
 
     The last part has `last` set and carries what entries alone do not tell: the next request number, hashes
     of expired keys, tickets settled per frontend, feedback tokens logged for open requests, and completions.
+    `copy` 0: its owner is of a version that sends all parts at once.
     """
 
     shard: int

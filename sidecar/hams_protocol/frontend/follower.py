@@ -28,7 +28,7 @@ class ShardFollower(Timed):
         self.log = log
         self.following = Following(ctx, ctx.knowledge, ctx.proposals, roles, in_sync, self.ask)
         self._parts: dict[int, LogCopy] = {}
-        self._copied = 0
+        self._copied = (0, -1)
         self._owed: InstanceId | None = None
         if not in_sync:
             self.ask()
@@ -41,7 +41,7 @@ class ShardFollower(Timed):
         count = 0
         while count in self._parts:
             count += 1
-        self.following.ask_copy(-1, self._copied, count)
+        self.following.ask_copy(-1, self._copied[0], count)
 
     def copy_part(self, part: LogCopy) -> None:
         """A part of the copy; the log stands when all parts of one copy have come."""
@@ -51,15 +51,19 @@ class ShardFollower(Timed):
             or (self.log is not None and part.index <= self.log.last)
         ):
             return
-        if part.copy < self._copied:
+        copied = (part.copy, part.index)
+        if copied < self._copied:
             return  # it was begun anew since, and another copy is cut otherwise
-        if part.copy > self._copied:
+        if copied > self._copied:
             self._parts.clear()
-            self._copied = part.copy
+            self._copied = copied
         self._parts[part.part] = part
         parts = [self._parts[number] for number in sorted(self._parts)]
         if not parts[-1].last or len(parts) != parts[-1].part + 1:
-            self.ask()
+            if part.copy > 0:
+                self.ask()
+            else:
+                self.following.got_on()
             return
         self.following.got_on()
         self._parts.clear()

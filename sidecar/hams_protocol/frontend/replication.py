@@ -30,16 +30,19 @@ class LogCopying:
         self.sent = 0
 
     def next_parts(self) -> list[LogCopy]:
-        """What may go out now: `copy_window_bytes_max` on their way, or one part if that is larger."""
-        flying = self.flying_nbytes
-        chosen: list[LogCopy] = []
-        for part in self.parts[self.sent :]:
+        """What may go out now: a window on its way, or one part if that is larger."""
+        flying, begin = self.flying_nbytes, self.sent
+        for part in self.parts[begin : self.held + limits.copy_window_parts_max]:
             flying += part_nbytes(part)
             if flying > limits.copy_window_bytes_max and self.sent > self.held:
                 break
-            chosen.append(part)
             self.sent += 1
-        return chosen
+        return self.parts[begin : self.sent]
+
+    def all_parts(self) -> list[LogCopy]:
+        """For a joiner of a version that does not say which it has."""
+        self.sent = len(self.parts)
+        return self.parts
 
     @property
     def flying_nbytes(self) -> int:
@@ -57,13 +60,13 @@ class Replication(Leader):
         others = ctx.graph.data.frontend.replicas - 1 if ctx.mode.replicates else 0
         # A graph of one frontend asks for nobody who could hold the log as well.
         blocks = ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK and others > 0
+        self._copies: dict[InstanceId, LogCopying] = {}
+        self._copies_made = 0
         super().__init__(ctx, ctx, roles, log.last, FRONTEND, others, blocks, is_log=True)
         self._shard = shard
         self._log = log
         self._frozen = frozen
         self._news_at = FOREVER
-        self._copies: dict[InstanceId, LogCopying] = {}
-        self._copies_made = 0
 
     @property
     def watermark(self) -> int:
@@ -113,14 +116,23 @@ class Replication(Leader):
 
     def copy_to(self, follower: Progress) -> None:
         """See `Leader`: a joiner copies what is committed, part by part."""
+        copy = self._copy_for(follower)
+        self._send_parts(follower, copy, copy.next_parts())
+
+    def _copy_for(self, follower: Progress) -> LogCopying:
         self._copies_made += 1
         copy = LogCopying(copy_parts(self._shard, self._log, self._copies_made))
         self._copies[follower.instance] = copy
-        self._send_parts(follower, copy)
+        return copy
 
     def copy_goes_on(self, follower: Progress, ask: AskCopy) -> bool:
-        """See `Leader`. What has not come in time is sent again. A joiner that is named anew gets another copy:
-        what follows on the one of before may be gone."""
+        """See `Leader`. What has not come in time is sent again. A joiner that is named anew gets another
+        copy: what follows on the one of before may be gone."""
+        if ask.parts < 0:
+            if self._ctx.now >= follower.copied_by:
+                copy = self._copy_for(follower)
+                self._send_parts(follower, copy, copy.all_parts())
+            return True
         copy = self._copies.get(follower.instance)
         if copy is None or follower.copying or ask.copy != copy.parts[0].copy:
             return False
@@ -131,11 +143,11 @@ class Replication(Leader):
             copy.held = copy.sent = ask.parts
         else:
             return True
-        self._send_parts(follower, copy)
+        self._send_parts(follower, copy, copy.next_parts())
         return True
 
-    def _send_parts(self, follower: Progress, copy: LogCopying) -> None:
-        for part in copy.next_parts():
+    def _send_parts(self, follower: Progress, copy: LogCopying, parts: list[LogCopy]) -> None:
+        for part in parts:
             self._ctx.send(follower.instance, part)
         follower.is_sent_copy(copy.parts[0].index, copy.flying_nbytes, self._ctx.now)
 
@@ -160,10 +172,7 @@ class Replication(Leader):
 
     def trim(self) -> None:
         """Let go of what every follower has; a joiner too far behind must copy anew."""
-        for instance in list(self._copies):
-            member = self.followers.all.get(instance)
-            if member is None or member.ack or member.copying:
-                del self._copies[instance]
+        self._let_copies_go()
         needed = self._log.committed
         for follower in self.followers.all.values():
             floor = follower.received if follower.ack else follower.sent
@@ -174,6 +183,18 @@ class Replication(Leader):
             elif floor < needed:
                 needed = floor
         self._log.trim(needed)
+
+    def sync(self, replica_set: ReplicaSet) -> None:
+        """See `Leader`."""
+        super().sync(replica_set)
+        self._let_copies_go()
+
+    def _let_copies_go(self) -> None:
+        """Of who has its copy, is no joiner any more, or is to begin anew."""
+        for instance in list(self._copies):
+            member = self.followers.all.get(instance)
+            if member is None or member.ack or member.copying:
+                del self._copies[instance]
 
     # -- time ------------------------------------------------------------------------------------------------
 

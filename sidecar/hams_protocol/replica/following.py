@@ -47,7 +47,7 @@ class Following(Timed):
         self.in_sync = in_sync
         self.frozen.thaw(self._knowledge.topology.generation)
 
-    def ask_copy(self, known: int, copy: int = 0, parts: int = 0) -> None:
+    def ask_copy(self, known: int, copy: int = 0, parts: int = -1) -> None:
         """Ask for a copy, or for what follows on the first `parts` of one, or to follow on from what is
         `known` here (-1: nothing)."""
         self.got_on()

@@ -57,7 +57,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "frontend.follower",
                 "ShardFollower.copy_part",
-                "if part.copy > self._copied:",
+                "if copied > self._copied:",
                 "if False:",
             ),
         ),
