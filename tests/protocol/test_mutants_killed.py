@@ -22,6 +22,7 @@ import test_keeper as keeper
 import test_keeper_empty as keeper_empty
 import test_keeper_ends as keeper_ends
 import test_machine as machine
+import test_missed_epochs as missed_epochs
 import test_modes as modes
 import test_outbox as outbox
 import test_poison as poison
@@ -64,6 +65,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "dead-counts-as-unheard": (
         cut_off.test_where_the_larger_machine_dies_slots_move_at_once_though_a_primary_drops_its_backups_first
     ),
+    "missed-epochs-unread": (missed_epochs.test_an_entry_that_was_cut_does_not_pass_for_one_of_a_later_epoch),
     "doubt-renewed": cut_off.test_a_doubt_is_not_renewed_for_ever_by_a_link_that_flaps_between_two_others,
     "feedback-outlives-origin": deadlines.test_a_feedback_ends_with_its_origin_whenever_that_is_heard_of,
     "accept-old-epoch": vertex.test_a_deposed_owner_is_refused_and_told_why,

@@ -113,14 +113,14 @@ class ShardRoles:
         self.followers[shard] = ShardFollower(self._ctx, shard, roles, log, in_sync=True)
 
     def _log_for(self, shard: int, roles: ReplicaSet) -> ShardLog | None:
-        """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None
-        if it does not fit."""
+        """The log this instance has for an epoch: the one it held, cut at the end of its own epoch; None if
+        it does not fit."""
         held: ShardOwner | ShardFollower | None = self.owners.get(shard) or self.followers.get(shard)
         log = None if held is None else held.log
         if held is None and self.former is not None:
             log = self.former.logs.get(shard)
         spec, end = self._ctx.graph.data.frontend, roles.end_of(roles.epoch - 1)
-        if log is not None and log.epoch == roles.epoch - 1 and end is not None and log.cut(end):
+        if log is not None and end is not None and self._end_held(log, roles) == end and log.cut(end):
             log.epoch = roles.epoch
             return log
         if roles.primary == self._ctx.instance and roles.epoch == 1:
@@ -129,6 +129,17 @@ class ShardRoles:
             first_n = roles.epoch * limits.lost_log_stride_requests
             return empty_log(shard, roles.epoch, end or 0, spec, first_n)
         return None
+
+    def _end_held(self, log: ShardLog, roles: ReplicaSet) -> int | None:
+        """Where a log's own epoch ended; None if that is not known, or if the log was lost in between.
+
+        Epochs in between this instance has missed. Whatever was committed in them needed its word, given in
+        them: so who is in sync all the same has missed nothing, and the newest end is the same one. Above it
+        lies another entry at the same index, if any, and not the one that is here.
+        """
+        if log.epoch < roles.restarted_in < roles.epoch:
+            return None
+        return roles.end_of(log.epoch)
 
     def _leave(self, shard: int) -> None:
         """This instance has no part in a shard any more, or a new one."""

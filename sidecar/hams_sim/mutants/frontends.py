@@ -285,8 +285,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "frontend.roles",
                 "ShardRoles._log_for",
-                "and end is not None and log.cut(end):",
-                "and end is not None and (log.last >= end or log.cut(end)):",
+                "self._end_held(log, roles) == end and log.cut(end):",
+                "self._end_held(log, roles) == end and (log.last >= end or log.cut(end)):",
             ),
         ),
     ),
@@ -308,6 +308,18 @@ MUTANTS: dict[str, Mutant] = {
         (
             Edit("frontend.sinks", "SinkDesk.deliver", "if status is Status.UNKNOWN:", "if False:"),
             Edit("vertex", "Vertex.deliver", "if status is Status.UNKNOWN:", "if False:"),
+        ),
+    ),
+    "missed-epochs-unread": Mutant(
+        "a follower that has missed epochs goes on from what was cut when one of them began",
+        "5",
+        (
+            Edit(
+                "frontend.roles",
+                "ShardRoles._end_held",
+                "return roles.end_of(log.epoch)",
+                "return roles.end_of(roles.epoch - 1)",
+            ),
         ),
     ),
     "old-epoch-log-taken": Mutant(

@@ -326,6 +326,7 @@ NOT_CAUGHT: dict[str, str] = {
     "told-unaware": RARE,
     "rollback-drops-keeper": RARE,
     "silent-asked-to-go-back": RARE,
+    "missed-epochs-unread": "a transcript kills it; who is in sync has missed nothing that was committed",
     "successor-untold": "a transcript kills it; the message may be late anyway, so no scene asserts it",
     "departed-substitute-counts": "a transcript kills it; a slot may be vacant for a moment",
     "attempt-gives-to-departed": "a transcript kills it; no recovery coincides with a graceful end there",

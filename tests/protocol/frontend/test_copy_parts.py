@@ -1,11 +1,14 @@
 """The copy of a log goes out part by part, as its joiner says that it has them: what a connection has no room
 for is lost (section 5)."""
 
+from dataclasses import replace
+
 import pytest
 from frontend_net import Net, graph, op
 from test_set import named_again, roles
 
 from hams_protocol import limits
+from hams_protocol.frontend.log import copy_parts
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskCopy, LogCopy
 
@@ -23,8 +26,8 @@ def is_part(sender: str, target: str, message: object) -> bool:
     return isinstance(message, LogCopy)
 
 
-def joining() -> Net:
-    """F-1 keeps replies, and has an open request; F-2 asks for a copy, whose parts are held back."""
+def alone() -> Net:
+    """F-1 keeps replies, and has an open request."""
     net = Net(graph(op("p", FRONTEND))).start(in_sync=False)
     for number in range(KEPT):
         net.ask("F-1", f"k{number}")
@@ -32,6 +35,12 @@ def joining() -> Net:
     net.op("p").auto = False
     net.ask("F-1", "open")
     net.run()
+    return net
+
+
+def joining() -> Net:
+    """F-2 asks that one for a copy, whose parts are held back."""
+    net = alone()
     net.hold = is_part
     net.join_all()
     net.run()
@@ -149,3 +158,50 @@ def test_a_copy_is_not_kept_for_who_has_it_or_has_gone():
     assert set(copies) == {"F-2"}
     assert complete(net)
     assert not net.machines["F-1"]._owners[0].replication._copies
+
+
+def test_an_idle_owner_keeps_no_copy_for_a_joiner_that_is_dropped():
+    net = joining()
+    net.commit(net.topology.with_set(replace(net.topology.find("F/0"), joining=())))
+    net.run()
+    assert not net.machines["F-1"]._owners[0].replication._copies
+
+
+def test_parts_without_payloads_count_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "copy_window_bytes_max", 16 << 20)
+    assert len(parts(joining())) == limits.copy_window_parts_max < KEPT
+
+
+# -- neighbouring versions -----------------------------------------------------------------------------------
+
+
+def test_a_joiner_of_the_version_before_gets_all_parts_at_once():
+    """It says of no part that it has it, and asks again only after a while without one."""
+    net = alone()
+    deliver, asked_at = net.deliver, [-limits.copy_ask_after_s]
+
+    def as_before(sender: str, target: str, message: object) -> None:
+        if isinstance(message, AskCopy) and message.known < 0:
+            if net.now < asked_at[-1] + limits.copy_ask_after_s:
+                return
+            asked_at.append(net.now)
+            message = replace(message, copy=0, parts=-1)
+        deliver(sender, target, message)
+
+    net.deliver = as_before
+    net.join_all()
+    net.advance(limits.copy_ask_after_s / 2)
+    assert roles(net) == ("F-1", ("F-2",), ())
+
+
+def test_an_owner_of_the_version_before_is_not_asked_for_each_part_and_its_copies_are_not_mixed():
+    net = joining()
+    net.held_back.clear()
+    asks = len(net.sends(AskCopy, "F-2"))
+    copied = [replace(part, copy=0) for part in copy_parts(0, net.machines["F-1"]._owners[0].log)]
+    follower = net.machines["F-2"]._followers[0]
+    for part in copied[:-1]:
+        net.deliver("F-1", "F-2", part)
+    net.deliver("F-1", "F-2", replace(copied[1], index=copied[1].index + 3))
+    assert {part.index for part in follower._parts.values()} == {copied[1].index + 3}
+    assert len(net.sends(AskCopy, "F-2")) == asks
