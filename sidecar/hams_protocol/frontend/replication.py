@@ -130,8 +130,8 @@ class Replication(Leader):
         copy: what follows on the one of before may be gone."""
         if ask.parts < 0:
             if self._ctx.now >= follower.copied_by:
-                copy = self._copy_for(follower)
-                self._send_parts(follower, copy, copy.all_parts())
+                whole = self._copy_for(follower)
+                self._send_parts(follower, whole, whole.all_parts())
             return True
         copy = self._copies.get(follower.instance)
         if copy is None or follower.copying or ask.copy != copy.parts[0].copy:
