@@ -285,6 +285,7 @@ class Images:
         """The first load is done: unless another one follows, the next capture is compared with it."""
         load = session.loads.popleft()
         effect, image = load.effect, load.image
+        assert image is not None, "the model was told of it"
         session.loads_sent -= 1
         self.load_s = seconds
         if not self._delta or count(effect.state.nbytes) > sidecar_limits.chunks_max:
