@@ -67,6 +67,7 @@ def _names(item: object) -> list[str]:
     for cls in type(item).__mro__:
         slots = getattr(cls, "__slots__", ())
         names += [slots] if isinstance(slots, str) else list(slots)
+        names += getattr(cls, "__mypyc_attrs__", ())  # of machine code, which has neither
     return names
 
 

@@ -25,6 +25,18 @@ def test_what_a_machine_holds_is_counted_by_where_it_lies():
     assert held(Outer()) == {".inner.kept": 4, ".by_name": 1, ".by_name.kept": 4}
 
 
+def test_what_a_machine_of_machine_code_holds_is_counted_too():
+    class Compiled:
+        __slots__ = ()
+        __mypyc_attrs__ = ("kept", "unset")  # what mypyc leaves of a class's slots
+
+        @property
+        def kept(self):
+            return [1, 2]
+
+    assert held(Compiled()) == {".kept": 2}
+
+
 def test_an_outbox_that_frees_nothing_is_seen(monkeypatch):
     monkeypatch.setattr(Outbox, "drop_complete", lambda self: None)
     monkeypatch.setattr(Outbox, "complete", lambda self, requests: None)
