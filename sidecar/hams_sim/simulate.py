@@ -402,10 +402,14 @@ def _judged(outcome: HistoryOutcome, clock: Clock, run: Callable[[], None]) -> N
 
 def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-3:]
-    where = " <- ".join(
-        f"{frame.filename.rsplit('/sidecar/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames)
-    )
+    where = " <- ".join(f"{_in_tree(frame.filename)}:{frame.lineno}" for frame in reversed(frames))
     return f"{type(error).__name__}: {error} ({where})"
+
+
+def _in_tree(path: str) -> str:
+    """From the package on: sources and compilations lie in different folders."""
+    below, _, rest = path.rpartition("/hams_")
+    return f"hams_{rest}" if below else path
 
 
 def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: HistoryOutcome) -> None:

@@ -39,21 +39,23 @@ Pages = list[Page[Outcome]]
 class SharedEtcd(Etcd):
     """The topology and the members of one incarnation, which others read, too."""
 
-    world: "SimIncarnation"
+    def __init__(self, incarnation: "SimIncarnation", rng: Random) -> None:
+        super().__init__(incarnation, rng)
+        self._of = incarnation
 
     def committed(self, node: Node, topology: Topology) -> None:
         """See `Etcd`."""
         super().committed(node, topology)
-        self.world.resource.store.put(self.world.uid, "topology", topology)
+        self._of.resource.store.put(self._of.uid, "topology", topology)
 
     def changed(self) -> None:
         """See `Etcd`."""
         super().changed()
         members = {name: member.of for name, member in self.members.items()}
         frontends = tuple([name for name, of in members.items() if of == FRONTEND])
-        store = self.world.resource.store
-        store.put(self.world.uid, "members", members)
-        store.put(self.world.uid, "frontends", frontends)
+        store = self._of.resource.store
+        store.put(self._of.uid, "members", members)
+        store.put(self._of.uid, "frontends", frontends)
 
 
 class SimIncarnation(World):
@@ -82,7 +84,7 @@ class SimIncarnation(World):
         self.is_over = False
         self.keys: dict[str, None] = {}
         self._noted: dict[tuple[str, RequestId], object] = {}
-        self.etcd: SharedEtcd = SharedEtcd(self, Random(f"{seed}/etcd"))
+        self.etcd = SharedEtcd(self, Random(f"{seed}/etcd"))
         self._asks = 0
         self._log, self._reply = self.performers[NoteLog], self.performers[NoteReply]
         self.performers[NoteLog] = self._note_log
