@@ -16,6 +16,9 @@ from tools import machine_code, native
 
 import hams_compiled
 from hams_protocol.stateful import machine
+from hams_sim.simulate import HistoryOutcome, Spec
+from hams_sim.worker import outcome_to
+from hams_sim.workers import Worker
 
 SIDECAR = Path(hams_compiled.__file__).parent
 
@@ -29,6 +32,49 @@ def test_no_star_stands_on_the_right_side_of_in() -> None:
             ):
                 stars = [item for side in node.comparators for item in getattr(side, "elts", ())]
                 assert not any(isinstance(item, ast.Starred) for item in stars), f"{path.name}:{node.lineno}"
+
+
+def _classes(package: str) -> dict[str, ast.ClassDef]:
+    """All classes at the top of a package's modules, by name."""
+    return {
+        node.name: node
+        for path in (SIDECAR / package).rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _attributes(cls: ast.ClassDef, declared: bool) -> set[str]:
+    """Attributes that a class assigns, in its body or through `self`; `declared`: those with a type only."""
+    targets: list[ast.expr] = []
+    for node in ast.walk(cls):
+        if isinstance(node, ast.AnnAssign):
+            targets.append(node.target)
+        elif isinstance(node, ast.Assign) and not declared:
+            targets += node.targets
+    of_self = {
+        node.attr
+        for node in targets
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    in_body = {
+        item.target.id
+        for item in cls.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    return of_self | in_body
+
+
+def test_no_class_of_the_simulator_declares_an_attribute_of_its_base_anew() -> None:
+    """mypyc refuses another type there, and nobody notices before the next compilation."""
+    classes = _classes("hams_sim")
+    for name, cls in classes.items():
+        bases = [item.id for item in cls.bases if isinstance(item, ast.Name)]
+        while bases:
+            base = classes.get(bases.pop())
+            if base is not None:
+                assert not _attributes(cls, True) & _attributes(base, False), f"{name} of {base.name}"
+                bases += [item.id for item in base.bases if isinstance(item, ast.Name)]
 
 
 SOURCE = '''"""A module."""
@@ -203,14 +249,69 @@ def test_only_a_complete_compilation_of_these_very_sources_is_used(
     assert sys.path == [str(tree)]
 
 
+def test_only_a_complete_simulator_of_these_very_sources_beside_their_core_is_used(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, home = tmp_path / "compiled", tmp_path / "compiled-simulator"
+    monkeypatch.setattr(hams_compiled, "folder", lambda: core)
+    monkeypatch.setattr(hams_compiled, "simulator_folder", lambda: home)
+    monkeypatch.delenv("HAMS_PURE", raising=False)
+    (tree / "hams_wire").mkdir()
+    shell = tree / "hams_wire" / "shell.py"
+    shell.write_text("")
+    names = hams_compiled.digest(tree), hams_compiled.digest(tree, hams_compiled.SIMULATED)
+    stamps = core / names[0] / ".complete", home / names[1] / ".complete"
+    assert hams_compiled.simulator(tree) is None
+    for stamp in stamps:
+        stamp.parent.mkdir(parents=True)
+    stamps[0].touch()
+    assert hams_compiled.simulator(tree) is None, "not complete"
+    stamps[1].touch()
+    assert hams_compiled.simulator(tree) == str(home / names[1])
+    stamps[0].unlink()
+    assert hams_compiled.simulator(tree) is None, "its core is not compiled"
+    stamps[0].touch()
+    monkeypatch.setenv("HAMS_PURE", "1")
+    assert hams_compiled.simulator(tree) is None, "switched off"
+    monkeypatch.delenv("HAMS_PURE")
+    shell.write_text("x = 1\n")
+    assert hams_compiled.digest(tree) == names[0], "histories are named by their core alone"
+    assert hams_compiled.simulator(tree) is None, "an edited shell is another simulator"
+
+
+ANSWERS = """
+import sys
+from hams_sim import another
+
+for line in sys.stdin:
+    print(another.ANSWER, flush=True)
+"""
+
+
+def test_simulating_processes_run_the_compiled_simulator_and_those_of_mutants_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = Spec(1, "single")
+    (tmp_path / "hams_sim").mkdir()
+    (tmp_path / "hams_sim" / "__init__.py").touch()
+    (tmp_path / "hams_sim" / "worker.py").write_text(ANSWERS)
+    answer = outcome_to(HistoryOutcome(spec, what="the compiled one"))
+    (tmp_path / "hams_sim" / "another.py").write_text(f"ANSWER = {answer!r}\n")
+    monkeypatch.setattr(hams_compiled, "simulator", lambda root: str(tmp_path))
+    for sources, what in ((False, "the compiled one"), (True, "")):
+        worker = Worker(sources)
+        assert worker.run(spec).what == what
+        worker.close()
+
+
 def test_the_tests_themselves_run_on_the_sources() -> None:
     assert machine.__file__ is not None
     assert machine.__file__.endswith(".py")
 
 
 def test_sources_and_compilation_give_the_same_history() -> None:
-    """One seed, both ways: the same numbers of events and effects. Without a compilation both are the
-    sources."""
+    """Some seeds, both ways: the same numbers of events and effects. Without a compilation both are the
+    sources; with one of the simulator, that is compared as well."""
     command = [
         str(Path(sys.executable).with_name("hams")),
         "sim",

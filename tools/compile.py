@@ -1,5 +1,5 @@
 """Compiles the protocol core with mypyc, if this machine has a C compiler:
-`.venv/bin/python tools/compile.py`.
+`.venv/bin/python tools/compile.py`; with `--simulator` the simulator as well.
 
 The sources stay what they are and remain in use wherever there is no compilation of exactly them
 (`hams_compiled`). What is compiled is kept until the sources change; older compilations are removed.
@@ -14,6 +14,8 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +29,12 @@ import hams_compiled  # noqa: E402
 
 LEFT_OUT = {"frozen.py"}
 """A decorator, which runs at import time only and gives functions attributes of their own."""
+
+NOT_SIMULATING = {"arguments.py", "runner.py", "shrink.py", "worker.py", "workers.py"}
+"""Of the simulator what starts simulating processes, and `worker.py`, which Python can run as source only."""
+
+SHELL = ("shell.py", "failure_detector.py", "proposals.py", "limits.py")
+"""Of the wire what the simulator drives. It is plain Python, without asyncio."""
 
 COMPILATIONS_MAX = 4
 """Compilations kept: one for each branch that somebody goes back and forth between."""
@@ -99,18 +107,54 @@ def _made_by(optimise: str) -> str:
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def build(target: Path, cc: list[str], optimise: str) -> bool:
-    """Compile into `target`; False if it cannot be done, and then it said why."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as scratch:
+@dataclass(frozen=True)
+class Part:
+    """What is compiled at once. `needs`: the packages that lie beside each other for it, of which `keeps` go
+    into the compilation; `written`: the form that the compiler is given of a source."""
+
+    name: str
+    home: Path
+    needs: tuple[str, ...]
+    keeps: tuple[str, ...]
+    is_compiled: Callable[[Path], bool]
+    written: Callable[[str], str]
+
+
+def _is_core(path: Path) -> bool:
+    """Whether a source of the core is compiled."""
+    return path.name not in LEFT_OUT
+
+
+def _simulates(path: Path) -> bool:
+    """Whether a source of the simulator, or of the wire, is compiled for simulations."""
+    package, *below = path.relative_to(SIDECAR).parts
+    if package == "hams_wire":
+        return len(below) == 1 and below[0] in SHELL
+    return package == "hams_sim" and below[0] != "mutants" and path.name not in NOT_SIMULATING
+
+
+def parts(with_simulator: bool) -> Iterable[Part]:
+    """The core; and what simulates, without a core in it: it runs with the one that serves. To mypyc classes
+    of a core that is not compiled with it are ordinary ones, so they need not be written out for it."""
+    home, core = hams_compiled.folder(), hams_compiled.PACKAGES
+    yield Part("core", home, core, core, _is_core, native.plain)
+    if with_simulator:
+        home, needs = hams_compiled.simulator_folder(), hams_compiled.SIMULATED
+        yield Part("simulator", home, needs, ("hams_wire", "hams_sim"), _simulates, str)
+
+
+def build(part: Part, target: Path, cc: list[str], optimise: str) -> bool:
+    """Compile a part into `target`; False if it cannot be done, and then it said why."""
+    with tempfile.TemporaryDirectory(dir=part.home, prefix="building-") as scratch:
         work = Path(scratch)
-        for path in hams_compiled.sources(SIDECAR):
+        for path in hams_compiled.sources(SIDECAR, part.needs):
             copy = work / path.relative_to(SIDECAR)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text(native.plain(path.read_text(encoding="utf-8")), encoding="utf-8")
+            copy.write_text(part.written(path.read_text(encoding="utf-8")), encoding="utf-8")
         names = [
             str(path.relative_to(SIDECAR))
-            for path in hams_compiled.sources(SIDECAR)
-            if path.name not in LEFT_OUT
+            for path in hams_compiled.sources(SIDECAR, part.needs)
+            if part.is_compiled(path)
         ]
         (work / "mypy.ini").write_text("[mypy]\n")  # types are judged by `make check`
         (work / "setup.py").write_text(SETUP.format(names=names, optimise=optimise))
@@ -138,7 +182,7 @@ def build(target: Path, cc: list[str], optimise: str) -> bool:
         if done.returncode:
             print("compile: " + "\n".join((done.stdout + done.stderr).splitlines()[-20:]), file=sys.stderr)
             return False
-        for rubbish in ("build", ".mypy_cache", "setup.py", "mypy.ini"):
+        for rubbish in {"build", ".mypy_cache", "setup.py", "mypy.ini", *part.needs} - {*part.keeps}:
             path = work / rubbish
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         (work / ".complete").write_text(_made_by(optimise))
@@ -147,18 +191,18 @@ def build(target: Path, cc: list[str], optimise: str) -> bool:
     return True
 
 
-def main() -> int:
-    """Compile what is not compiled yet."""
-    home = hams_compiled.folder()
+def compiled(part: Part) -> bool:
+    """Compile a part that is not compiled yet, or say why not; False if it failed."""
+    home = part.home
     home.mkdir(exist_ok=True)
-    target = home / hams_compiled.digest(SIDECAR)
+    target = home / hams_compiled.digest(SIDECAR, part.needs)
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         optimise = os.environ.get("HAMS_OPTIMISE", "2")
         stamp = target / ".complete"
         if stamp.is_file() and stamp.read_text() == _made_by(optimise):
-            print(f"compile: nothing to do, {target.name} is there")
-            return 0
+            print(f"compile: nothing to do, the {part.name} {target.name} is there")
+            return True
         cc = compiler()
         missing = (
             "C compiler"
@@ -169,15 +213,15 @@ def main() -> int:
         )
         if cc is None or missing is not None:
             print(
-                f"compile: no {missing} here, so the core runs as Python: it works the same, and takes "
-                "about twice the time"
+                f"compile: no {missing} here, so the {part.name} runs as Python: it works the same, and is "
+                "slower"
             )
-            return 0
+            return True
         began = time.monotonic()
         if target.exists():  # made by another compiler, or not to its end
             shutil.rmtree(target)
-        if not build(target, cc, optimise):
-            return 1
+        if not build(part, target, cc, optimise):
+            return False
         others = sorted(
             (path for path in home.iterdir() if path.is_dir() and path != target),
             key=lambda path: path.stat().st_mtime,
@@ -185,9 +229,17 @@ def main() -> int:
         for old in others[: -COMPILATIONS_MAX + 1]:
             shutil.rmtree(old)
         shutil.copyfile(ROOT / "tools" / "hams_compiled.pth", PTH)
-        print(f"compile: the core, {target.name} in {time.monotonic() - began:.0f} s")
-    return 0
+        print(f"compile: the {part.name}, {target.name} in {time.monotonic() - began:.0f} s")
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    """Compile what is not compiled yet. Returns 0; 1 when it failed; 2 on a wrong call."""
+    if arguments not in ([], ["--simulator"]):
+        print(f"usage: tools/compile.py [--simulator]; found: {arguments}", file=sys.stderr)
+        return 2
+    return 0 if all(map(compiled, parts(bool(arguments)))) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import Queue
 
+import hams_compiled
 from hams_sim.simulate import HistoryOutcome, Spec
 from hams_sim.worker import outcome_from, spec_to
 
@@ -22,8 +23,9 @@ class Worker:
 
     def __init__(self, sources: bool = False) -> None:
         """`sources`: the core runs from its sources, which mutants need."""
-        root = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(item for item in (root, os.environ.get("PYTHONPATH", "")) if item)
+        root = Path(__file__).resolve().parent.parent
+        compiled = None if sources else hams_compiled.simulator(root)
+        path = os.pathsep.join(filter(None, (compiled, str(root), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
         if sources:
             environment["HAMS_PURE"] = "1"
