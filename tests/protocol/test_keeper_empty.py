@@ -4,12 +4,12 @@ if something did, its set must not wait for it."""
 from dataclasses import replace
 
 import test_keeper as kept
-from kit import P, Rig, of, topo
+from kit import P, Rig, of, table, topo
 from test_keeper import ALONE, DATA, EVERYBODY, HELD_BY_P, P_SLOT, copy_of, fresh, member, name_of
 
 from hams_protocol import limits
 from hams_protocol.effects import LoadState, NoteLost, Propose, StartBatch, Stop
-from hams_protocol.events import CasSettled, Drain, Member, MembersChanged, PeerUp
+from hams_protocol.events import CasSettled, Drain, Member, MembersChanged, PeerDown, PeerUp
 from hams_protocol.messages import (
     HOLDS,
     AskCopy,
@@ -169,3 +169,16 @@ def test_a_keeper_that_has_frozen_without_a_state_is_no_holder_of_a_lost_one():
     rig.all.clear()
     rig.after(1.0)
     assert not of(rig.all, Propose)
+
+
+def test_an_empty_keeper_that_dies_after_its_word_leaves_a_state_that_is_lost():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    manager = Member("m-1", "manager", "")
+    rig.step(MembersChanged((member("F-1"), member("p-1"), member("p-2"), manager)))
+    rig.learn(topo(4, HELD_BY_P, table("p", ("p-2", 1)), revoked=("q-1", "q-2")))
+    rig.get("p-1", ProbeAnswer(0, Health.HEALTHY, 4, ()))
+    rig.step(MembersChanged((member("F-1"), member("p-2"), manager)))
+    rig.step(PeerDown("p-1", refused=True))
+    for _ in range(100):
+        rig.after(0.1)
+    assert [made for made in of(rig.all, Propose) if made.topology.find("q").lost]

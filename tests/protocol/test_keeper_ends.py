@@ -8,16 +8,16 @@ from frontend_net import Net
 from frontend_net import graph as net_graph
 from frontend_net import op as net_op
 from kit import P, Rig, active_of, of, rset, topo
-from test_keeper import ALONE, DATA, HELD_BY_P, QR, backup_of_r, copy_of
+from test_keeper import ALONE, DATA, HELD_BY_P, QR, backup_of_r, copy_of, member
 
 from hams_protocol import limits
 from hams_protocol.effects import Send, Stop
-from hams_protocol.events import Drain, Loaded, PeerDown
+from hams_protocol.events import Drain, Loaded, MembersChanged, PeerDown, PeerUp
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.former import FormerLogs
 from hams_protocol.frontend.log import empty_log
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import Completion, Freeze, FreezeAnswer, Leave, LogAck, StateCopy
+from hams_protocol.messages import AskCopy, Completion, Freeze, FreezeAnswer, Leave, LogAck, StateCopy
 from hams_protocol.stateful.former import FormerState
 from hams_protocol.stateful.machine import StatefulMachine
 
@@ -60,7 +60,8 @@ def test_a_keeper_that_gives_up_its_own_fetch_stays_until_it_is_let_go():
     rig.learn(topo(4, HELD_BY_R, mine))
     rig.step(PeerDown("F-1"))
     effects = rig.after(limits.backup_lag_max_s + 0.1)
-    assert goes_on_as_keeper(rig, effects, 4, mine)
+    assert not goes_on_as_keeper(rig, effects, 4, mine), "its own keeper may yet come back"
+    assert of(rig.after(limits.backup_lag_max_s), Stop)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +116,11 @@ def test_a_frontend_whose_former_logs_are_of_no_use_any_more_stays_as_a_keeper()
     assert goes_on_as_keeper(rig, effects, 5)
 
 
-def test_a_frontend_whose_role_does_not_fit_stays_as_a_keeper():
+def test_a_frontend_whose_role_does_not_fit_ends_at_once():
+    """What it holds of other shards may not fit either; it must not begin them again."""
     rig = frontend()
     mine = rset("F/0", "F-1", "F-2", epoch=2, ends=((1, 0),))
-    effects = rig.learn(topo(5, replace(ALONE, keepers=("F-2",)), mine))
-    assert goes_on_as_keeper(rig, effects, 5, mine)
+    assert of(rig.learn(topo(5, replace(ALONE, keepers=("F-2",)), mine)), Stop)
 
 
 # -- who counts without knowing it ---------------------------------------------------------------------------
@@ -213,3 +214,65 @@ def test_a_backup_that_loses_its_role_waits_as_a_keeper_that_may_be_named():
     assert not of(effects, Stop)
     assert of(effects, Leave, to="q-2")
     assert of(rig.learn(topo(5, replace(ALONE, keepers=("F-1",)), R)), Stop)
+
+
+# -- who keeps a state, and fetches its own ------------------------------------------------------------------
+
+
+def keeps_each_others() -> dict[str, Rig]:
+    """r-2 keeps q's state and is r's fresh primary; q-9 keeps r's and is q's. They lose each other."""
+    rigs = {"r-2": Rig(StatefulMachine(QR, "r", "r-2")), "q-9": Rig(StatefulMachine(QR, "q", "q-9"))}
+    of_q, of_r = ALONE, rset("r", "r-1", epoch=2, ends=((1, 0),))
+    for rig in rigs.values():
+        rig.ready(P("fresh"))
+        rig.step(MembersChanged((member("F-1"), member("q-9"), member("r-2"))))
+        rig.learn(topo(3, of_q, of_r))
+    rigs["r-2"].get("q-2", copy_of())
+    rigs["q-9"].get("r-1", StateCopy("r", 2, 0, (), Completion(()), "", P("r's state")))
+    of_q, of_r = replace(of_q, keepers=("r-2",)), replace(of_r, keepers=("q-9",))
+    for rig in rigs.values():
+        rig.learn(topo(4, of_q, of_r))
+    of_q = replace(of_q, epoch=3, primary="q-9", ends=((1, 0), (2, 0)))
+    of_r = replace(of_r, epoch=3, primary="r-2", ends=((1, 0), (2, 0)))
+    for rig in rigs.values():
+        rig.learn(topo(5, of_q, of_r, revoked=("q-2", "r-1")))
+    rigs["r-2"].step(PeerDown("q-9"))
+    rigs["q-9"].step(PeerDown("r-2"))
+    for rig in rigs.values():
+        rig.after(limits.backup_lag_max_s + 0.1)
+    return rigs
+
+
+def test_two_that_keep_each_others_state_go_on_asking_for_their_own():
+    rigs = keeps_each_others()
+    assert {rig.machine.role for rig in rigs.values()} == {"joining"}
+    for name, other in (("r-2", "q-9"), ("q-9", "r-2")):
+        rigs[name].all.clear()
+        rigs[name].step(PeerUp(other))
+        (ask,) = of(rigs[name].all, AskCopy, to=other)
+        (copy,) = of(rigs[other].get(name, ask), StateCopy, to=name)
+        rigs[name].get(other, copy)
+    assert {rig.machine.role for rig in rigs.values()} == {"primary"}
+
+
+def test_who_fetches_from_a_keeper_that_was_out_of_reach_already_gives_up_in_time():
+    rig = Rig(StatefulMachine(QR, "r", "r-2"))
+    rig.ready(P("fresh"))
+    rig.learn(topo(3, ALONE, rset("r", "r-1")))
+    rig.step(PeerDown("F-1"))
+    fetches = replace(rset("r", "r-2", epoch=2, ends=((1, 0),)), keepers=("F-1",))
+    rig.learn(topo(4, ALONE, fetches, revoked=("r-1",)))
+    rig.after(limits.backup_lag_max_s + 0.1)
+    assert of(rig.all, Stop)
+
+
+def test_a_joiner_of_a_revoked_primary_ends_at_once():
+    """What that one has proposed cannot be committed any more."""
+    rig = Rig(StatefulMachine(QR, "r", "r-2"))
+    rig.ready(P("fresh"))
+    joins = rset("r", "r-1", joining=("r-2",))
+    rig.learn(topo(3, ALONE, joins))
+    rig.get("r-1", StateCopy("r", 1, 0, (), Completion(()), "", P("r's state")))
+    rig.step(Loaded(0))
+    rig.learn(topo(4, ALONE, replace(joins, keepers=("F-1",)), revoked=("r-1",)))
+    assert of(rig.step(Drain()), Stop)

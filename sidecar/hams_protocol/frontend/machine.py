@@ -372,8 +372,8 @@ class FrontendMachine:
         try:
             self._roles.take(knowledge)
         except Misfit as misfit:
-            self._roles.leave_all()
-            self._end(str(misfit))
+            self._stop(str(misfit))
+            return
         if self._roles.drop_former():
             self._end("the logs it kept are of no use any more")
         if self._stopped:
@@ -395,7 +395,9 @@ class FrontendMachine:
         self.keeper.leave()
 
     def _end(self, reason: str) -> None:
-        """Without a role it ends, but not before it is let go where it keeps the state of an operator."""
+        """Without a role it ends, but not before it is let go where it keeps the state of an operator. Where
+        its role does not fit its log it stops at once (`_stop`): what it holds of other shards may not fit
+        either."""
         if self.keeper.is_needed:
             self._drain()
         elif not self._stopped:

@@ -147,11 +147,6 @@ class ShardRoles:
         if self.owners.pop(shard, None) is not None:
             self.outbox.complete([request for request in self.outbox.requests() if request.shard == shard])
 
-    def leave_all(self) -> None:
-        """One role does not fit: this instance has no part in any shard any more."""
-        for shard in range(len(self.names)):
-            self._leave(shard)
-
     def _sending_epoch(self, request: RequestId) -> int | None:
         owner = self.owners.get(request.shard)
         return None if owner is None or owner.frozen.stands else owner.epoch
@@ -198,8 +193,12 @@ class ShardRoles:
 
     def counting(self) -> list[Following]:
         """The ties of followed shards to their owners, where those count on this instance, or may do so: one
-        that has its copy may have been admitted before it hears of that."""
-        return [follower.following for follower in self.followers.values() if follower.log is not None]
+        that has its copy may have been admitted before it hears of that, unless its owner is revoked."""
+        return [
+            follower.following
+            for follower in self.followers.values()
+            if follower.log is not None and follower.following.may_be_admitted
+        ]
 
     # -- what they are ---------------------------------------------------------------------------------------
 

@@ -52,10 +52,11 @@ class Losses:
                 member for member in item.holders if member not in topology.revoked and member not in empty
             ]
             returned = bool(assign.returned(self._m.members, item))
-            gone = all(self._m.suspicions.is_gone(member) for member in holders) and not returned
+            judged = holders or empty
+            gone = all(self._m.suspicions.is_gone(member) for member in judged) and not returned
             back = returned or any(member in self._m.members for member in holders)
             changes = back if item.lost else gone
-            if not changes or item.primary is None or not holders:
+            if not changes or item.primary is None or not judged:
                 continue
             joining = (
                 () if gone else item.joining

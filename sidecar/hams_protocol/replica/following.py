@@ -47,6 +47,12 @@ class Following(Timed):
         self.in_sync = in_sync
         self.frozen.thaw(self._knowledge.topology.generation)
 
+    @property
+    def may_be_admitted(self) -> bool:
+        """Whether it is in sync, or may be without having heard of it. Whom the topology calls a joiner of a
+        revoked leader is none: what that one proposes cannot be committed any more."""
+        return self.in_sync or self.leader not in self._knowledge.topology.revoked
+
     def ask_copy(self, known: int, copy: int = 0, parts: int = -1) -> None:
         """Ask for a copy, or for what follows on the first `parts` of one, or to follow on from what is
         `known` here (-1: nothing)."""

@@ -108,7 +108,7 @@ class Backup(Role):
     def may_count(self) -> bool:
         """See `Role`. A joiner that has said that it has applied its copy may have been admitted, or a keeper
         named, before it hears of that."""
-        return self.in_sync or self._said[1] >= 0
+        return self.in_sync or (self._said[1] >= 0 and self.following.may_be_admitted)
 
     @property
     def settled(self) -> int:

@@ -27,7 +27,7 @@ class Fetching(Role):
         self.epoch = epoch
         self._end = end
         self._again_at = FOREVER
-        self._down_since = FOREVER
+        self._down_since = machine.ctx.now if keeper in machine.links.down else FOREVER
         self.fences: tuple[Fence, ...] = ()
         """What managers have asked meanwhile: they hold for the epoch that begins as well."""
 
@@ -97,4 +97,9 @@ class Fetching(Role):
         return [(self._again_at, self.ask), (self._down_since + limits.backup_lag_max_s, self._give_up)]
 
     def _give_up(self) -> None:
+        if self._m.keeper.is_needed:
+            # It has to stay until it is let go. Two that keep each other's state never would be.
+            self._m.keeper.leave()
+            self._down_since = self._ctx.now
+            return
         self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")

@@ -333,7 +333,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.backup",
                 "Backup.may_count",
-                "return self.in_sync or self._said[1] >= 0",
+                "return self.in_sync or (self._said[1] >= 0 and self.following.may_be_admitted)",
                 "return self.in_sync",
             ),
         ),
