@@ -124,6 +124,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "logged-before-said": (
         gateway.test_the_first_request_of_a_graph_waits_until_the_topology_says_that_there_is_one
     ),
+    "out-of-reach-is-over": (
+        gateway.test_who_was_taken_for_gone_and_comes_back_gets_the_reply_that_was_lost_with_its_connection
+    ),
     "complete-without-close": findings.test_a_first_whose_loser_becomes_orphan_does_not_run_again,
     "consumed-not-restored": (
         backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all

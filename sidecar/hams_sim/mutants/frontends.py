@@ -331,6 +331,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "out-of-reach-is-over": Mutant(
+        "a frontend that lost its lease and its connection counts as ended, though it may come back",
+        "5",
+        (
+            Edit(
+                "frontend.machine",
+                "FrontendMachine._members_changed",
+                "if peer in ended and peer not in ctx.members]",
+                "if peer not in ctx.members]",
+            ),
+        ),
+    ),
     "progress-forgotten": Mutant(
         "a shard's owner drops a follower that acknowledges all along, as one entry was once not "
         "acknowledged",

@@ -301,6 +301,7 @@ NOT_CAUGHT: dict[str, str] = {
     "copies-mixed": "a transcript kills it; logs of histories are copied in one part",
     "closed-reopens": "a transcript kills it; etcd that loses a key is not among the faults",
     "first-table-taken": RARE,
+    "out-of-reach-is-over": "a transcript kills it; a client may get a 504 at its deadline",
     "over-goes-on": RARE,
     "quiet-of-another": RARE,
     "quiet-of-old-epoch": RARE,
