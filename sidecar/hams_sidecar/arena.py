@@ -19,7 +19,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -140,6 +140,10 @@ class Buffer:
         return f"Buffer({self.offset}+{self.nbytes})"
 
 
+Waiter: TypeAlias = "tuple[int, bool, asyncio.Future[Buffer]]"
+"""Bytes, whether they are urgent, and who waits for them."""
+
+
 class Arena:
     """Slots in one mapping of `capacity` bytes: a file that the model process maps too, or anonymous memory
     (frontends, tests).
@@ -177,7 +181,8 @@ class Arena:
         self._cached_nbytes = 0
         self._slots = 0
         self._peak = 0
-        self._waiters: deque[tuple[int, bool, asyncio.Future[Buffer]]] = deque()
+        self._first: deque[Waiter] = deque()
+        self._waiters: deque[Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def allocate(self, nbytes: int, *, urgent: bool = False) -> Buffer:
@@ -198,9 +203,14 @@ class Arena:
             self._peak = used + size
         return self._slot(offset, nbytes, size)
 
-    async def reserve(self, nbytes: int, *, urgent: bool = False) -> Buffer:
-        """As `allocate`, but wait, in order, until there is room. Raises ArenaTooSmall."""
-        if not self._waiters:
+    async def reserve(self, nbytes: int, *, urgent: bool = False, first: bool = False) -> Buffer:
+        """As `allocate`, but wait, in order, until there is room. Raises ArenaTooSmall.
+
+        `first`: before all others that wait. For states: what a batch waits for may become free only once
+        the state before it is captured.
+        """
+        waiters = self._first if first else self._waiters
+        if not waiters and (first or not self._first):
             try:
                 return self.allocate(nbytes, urgent=urgent)
             except ArenaFull:
@@ -209,9 +219,13 @@ class Arena:
             raise ArenaTooSmall(nbytes, self.capacity)
         self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Buffer] = self._loop.create_future()
-        self._waiters.append((nbytes, urgent, future))
+        waiters.append((nbytes, urgent, future))
         self._serve_waiters()  # a slot may have been freed before the waiter was listed
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._serve_waiters()  # those behind it may fit
+            raise
 
     def _slot(self, offset: int, nbytes: int, size: int, parts: tuple[Buffer, ...] = ()) -> Buffer:
         slot = _Slot((nbytes,), np.uint8, self._map, offset)
@@ -250,7 +264,7 @@ class Arena:
             self._blocks.used - self._cached_nbytes,
             self._peak,
             self._slots,
-            len(self._waiters),
+            len(self._first) + len(self._waiters),
         )
 
     def close(self) -> None:
@@ -260,7 +274,7 @@ class Arena:
 
     def _released(self, offset: int, size: int, slots: int = 1) -> None:
         self._freed.append((offset, size, slots))
-        if self._waiters and self._loop is not None and not self._loop.is_closed():
+        if (self._first or self._waiters) and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._serve_waiters)
 
     def _take(self, size: int) -> int | None:
@@ -292,8 +306,7 @@ class Arena:
             self._blocks.give(offset, size)
 
     def _serve_waiters(self) -> None:
-        waiters = self._waiters
-        while waiters:
+        while waiters := self._first or self._waiters:
             nbytes, urgent, future = waiters[0]
             if future.cancelled():
                 waiters.popleft()

@@ -138,6 +138,35 @@ async def test_waiters_are_served_in_order() -> None:
     assert order == [1, 3]
 
 
+async def test_who_waits_behind_one_that_gave_up_is_served() -> None:
+    arena = Arena(CAPACITY)
+    held = arena.allocate(CAPACITY // 2)
+    large = asyncio.create_task(arena.reserve(CAPACITY))
+    await asyncio.sleep(0)
+    small = asyncio.create_task(arena.reserve(1))
+    await asyncio.sleep(0)
+    assert not small.done()
+    large.cancel()
+    assert await small
+    assert held
+
+
+async def test_a_state_waits_for_no_batch() -> None:
+    """What a batch waits for may become free only once the state is captured."""
+    arena = Arena(CAPACITY)
+    held = [arena.allocate(CAPACITY // 2)]
+    batch = asyncio.create_task(arena.reserve(CAPACITY))
+    await asyncio.sleep(0)
+    assert await arena.reserve(CAPACITY // 4, first=True)
+    larger = asyncio.create_task(arena.reserve(CAPACITY, first=True))
+    await asyncio.sleep(0)
+    assert arena.stats().waiting == 2
+    held.clear()
+    assert (await larger).nbytes == CAPACITY
+    assert not batch.done()
+    batch.cancel()
+
+
 async def test_waiting_for_what_can_never_fit_fails_at_once() -> None:
     with pytest.raises(ArenaTooSmall):
         await Arena(CAPACITY).reserve(CAPACITY * 2)

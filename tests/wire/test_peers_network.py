@@ -501,6 +501,40 @@ async def test_F36_a_payload_that_is_announced_and_never_comes_is_given_up(
     writer.close()
 
 
+async def test_F36_payloads_of_one_size_that_follow_each_other_are_no_silence(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much is missing as before, of another message."""
+    clocks: asyncio.Queue[tuple[Receiving, int]] = asyncio.Queue()
+
+    def owe(receiving: Receiving) -> None:
+        clocks.put_nowait((receiving, receiving.inbox.payload_bytes))
+
+    monkeypatch.setattr(Receiving, "_owe", owe)
+    a = await make("a")
+    reader, writer = await raw(a)
+    writer.write(handshake.frame(handshake.Hello("g", "b", "a", "unix:/nowhere", 1, 1)))
+    await reader.readexactly(16 + 2)
+    encoded = [Codec(HeapFactory()).encode(token(number, heap(100))) for number in (1, 2)]
+    halves = [
+        frames.pack(item.code, frames.PAYLOAD, 3, len(item.metadata), 50) + item.metadata + bytes(50)
+        for item in encoded
+    ]
+    writer.write(halves[0])
+    receiving, before = await clocks.get()
+    assert (before, receiving.inbox.owed_bytes) == (50, 50)
+    writer.write(frames.pack(frames.DATA, 0, 3, 0, 50) + bytes(50))
+    await a.got(1)
+    writer.write(halves[1])
+    await clocks.get()
+    assert receiving.inbox.owed_bytes == 50
+    receiving._come(before)
+    assert a.network.stats.bad_frames == 0
+    receiving._come(receiving.inbox.payload_bytes)
+    assert a.network.stats.bad_frames == 1
+    writer.close()
+
+
 async def test_F36_a_stranger_that_says_nothing_is_closed(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

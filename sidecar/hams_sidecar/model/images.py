@@ -93,7 +93,7 @@ class Images:
 
     async def _capture_when_there_is_room(self, session: Session, nbytes: int) -> None:
         # 0: the slack does not fit; the model asks for what it needs
-        buffer = await self._arena.reserve(nbytes, urgent=True)
+        buffer = await self._arena.reserve(nbytes, urgent=True, first=True)
         if self._sessions.current is session:
             self._send_capture(session, buffer)
 
@@ -115,11 +115,13 @@ class Images:
             "number": session.capturing,
             "base": 0 if base is None else base.number,
         }
+        session.capturing_since = asyncio.get_running_loop().time()
         session.capture.send(frames.CAPTURE, body)
 
     def on_frame(self, session: Session, frame: FromModel) -> None:
         """A frame on the `capture` connection."""
         image = session.image
+        session.capturing_since = None
         match frame:
             case frames.CaptureDone() if image is not None and frame.version == session.captures[0]:
                 session.image = None
@@ -142,11 +144,14 @@ class Images:
         assert session.capture is not None
         session.image = None  # so that the space granted before can be part of the new one
         try:
-            buffer = await self._arena.reserve(max(nbytes, 0) + limits.STATE_SLACK_BYTES, urgent=True)
+            buffer = await self._arena.reserve(
+                max(nbytes, 0) + limits.STATE_SLACK_BYTES, urgent=True, first=True
+            )
         except ArenaTooSmall as error:
             self._sessions.end(session, f"the state cannot be captured: {error}", kill=True)
             return
         session.image = buffer
+        session.capturing_since = asyncio.get_running_loop().time()
         session.capture.send(frames.GRANT, {"spaces": [self._place(buffer)]})
 
     def _done(self, session: Session, frame: frames.CaptureDone, image: Buffer) -> None:
@@ -224,7 +229,7 @@ class Images:
         """What lies outside of the shared memory, or in pieces that the model cannot put together, is copied
         there. Loads that come meanwhile wait for it, or it would undo them."""
         try:
-            buffer = await self._arena.reserve(load.effect.state.nbytes, urgent=True)
+            buffer = await self._arena.reserve(load.effect.state.nbytes, urgent=True, first=True)
         except ArenaTooSmall as error:
             session.loads.remove(load)
             self._emit(Loaded(load.effect.token, f"the state is too large: {error}"))
@@ -247,6 +252,8 @@ class Images:
             effect, image = load.effect, load.image
             if image is None:
                 return
+            if not session.loads_sent:
+                session.loading_since = asyncio.get_running_loop().time()
             session.loads_sent += 1
             session.tables += 1
             session.loaded = session.tables
@@ -286,7 +293,7 @@ class Images:
         load = session.loads.popleft()
         effect, image = load.effect, load.image
         assert image is not None, "the model was told of it"
-        session.loads_sent -= 1
+        self._one_less(session)
         self.load_s = seconds
         if not self._delta or count(effect.state.nbytes) > sidecar_limits.chunks_max:
             return
@@ -302,7 +309,11 @@ class Images:
     def not_loaded(self, session: Session) -> None:
         """The first load was refused."""
         session.loads.popleft()
+        self._one_less(session)
+
+    def _one_less(self, session: Session) -> None:
         session.loads_sent -= 1
+        session.loading_since = asyncio.get_running_loop().time() if session.loads_sent else None
 
     # -- places ----------------------------------------------------------------------------------------------
 

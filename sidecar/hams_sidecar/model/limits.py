@@ -16,8 +16,8 @@ PONG_WAIT_S = 10.0
 """A model that has not answered for so long is dead: its health thread could not run all that time."""
 
 RUN_S_MAX = 300.0
-"""A run that takes longer is taken for hung; the time in which the model waits for its proxy does not
-count."""
+"""A run, a capture or a load that takes longer is taken for hung; the time in which the model waits for its
+proxy does not count."""
 
 SPACE_SLACK = 1.25
 """Space granted for outputs of variable size: what the last batch took per row, times this."""

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, TypeAlias
@@ -105,6 +105,9 @@ class Session:
         """Whether it has finished a batch."""
         self.running_since: float | None = None
         """Loop time since which the model computes; None while it waits for us."""
+        self.capturing_since: float | None = None
+        self.loading_since: float | None = None
+        """The same of the capture, and of the load, that the model was told of first."""
         self.captures: deque[int] = deque()
         """Versions to capture; the first one is in the model."""
         self.image: Buffer | None = None
@@ -128,13 +131,21 @@ class Session:
         self.pings = 0
         self.pinged: float | None = None
         """Loop time of the ping that has not been answered yet."""
+        self.on_failed: Callable[[BaseException], None] | None = None
+        """Told of work that ended otherwise than it should."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def later(self, work: Coroutine[None, None, None]) -> None:
         """Work that waits for room in an arena, given up with the session."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.on_failed is not None:
+            self.on_failed(error)
 
     def cancel(self) -> None:
         """Give up what waits."""

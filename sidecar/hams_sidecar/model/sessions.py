@@ -167,6 +167,7 @@ class Sessions:
         process = ModelProcess(channel.peer_pid(), self._exited)
         self._processes.add(process)
         session = self.current = Session(channel, process, protocol)
+        session.on_failed = lambda error: self._failed(session, error)
         self._bind(session, channel, self._owner.on_run)
         channel.send(frames.SETUP, {"session": session.token, **self._owner.setup()})
 
@@ -184,6 +185,11 @@ class Sessions:
         """The model process sent what it must not."""
         self.end(session, f"the model process broke the contract: {what}", kill=True)
 
+    def _failed(self, session: Session, error: BaseException) -> None:
+        """Nothing would ever answer what the work was for: the next process begins without it."""
+        log.error("what waited for room has failed", exc_info=error)
+        self.end(session, f"the proxy failed to serve it: {type(error).__name__}: {error}", kill=True)
+
     def end(self, session: Session, reason: str, *, kill: bool = False, tell: bool = True) -> None:
         """The session is over: nothing of that process counts any more."""
         if self.current is not session:
@@ -194,6 +200,7 @@ class Sessions:
                 channel.on_lost = channel.on_frame = None
                 channel.close()
         session.cancel()
+        session.on_failed = None  # it holds the session, and that what was granted
         process = session.process
         if not process.watched:
             self._processes.discard(process)
@@ -226,10 +233,22 @@ class Sessions:
             return
         if session.pinged is not None and now - session.pinged > self._pong_wait_s:
             self.end(session, f"the model process has not answered for {self._pong_wait_s:g} s", kill=True)
-        elif session.running_since is not None and now - session.running_since > self._run_s_max:
-            self.end(session, f"a run takes longer than {self._run_s_max:g} s", kill=True)
+        elif what := self._hangs(session, now):
+            self.end(session, f"{what} takes longer than {self._run_s_max:g} s", kill=True)
         elif session.pinged is None:
             self._ping(session)
+
+    def _hangs(self, session: Session, now: float) -> str:
+        """What the model has been at for too long; "" if nothing. Its health is asked for of another thread
+        of it, so that says nothing."""
+        for what, since in (
+            ("a run", session.running_since),
+            ("the capture of a state", session.capturing_since),
+            ("the load of a state", session.loading_since),
+        ):
+            if since is not None and now - since > self._run_s_max:
+                return what
+        return ""
 
     def _ping(self, session: Session) -> None:
         if session.health is not None:

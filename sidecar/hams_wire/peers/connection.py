@@ -353,24 +353,24 @@ class Receiving(asyncio.BufferedProtocol):
         except (BadFrame, ConnectionRejected) as error:
             self._refuse(error)
             return
-        if self._owed is None and (owed := self.inbox.owed_bytes):
-            self._owe(owed)
+        if self._owed is None and self.inbox.owed_bytes:
+            self._owe()
 
-    def _owe(self, owed: int) -> None:
+    def _owe(self) -> None:
         """Room was given for payloads that are still to come: a claim that nothing follows is taken back."""
-        self._owed = self._loop.call_later(limits.payload_silence_s, self._come, owed)
+        self._owed = self._loop.call_later(limits.payload_silence_s, self._come, self.inbox.payload_bytes)
 
-    def _come(self, owed: int) -> None:
+    def _come(self, before: int) -> None:
         self._owed = None
         left = self.inbox.owed_bytes
-        if left == owed and not self._deaf:
+        if left and self.inbox.payload_bytes == before and not self._deaf:
             self._refuse(
                 BadFrame(
                     f"{left} payload bytes were announced, and none came for {limits.payload_silence_s} s"
                 )
             )
         elif left and not self._deaf:
-            self._owe(left)
+            self._owe()
 
     def _greeted(self, kind: int, metadata: bytes) -> None:
         if self.peer:

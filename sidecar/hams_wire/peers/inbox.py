@@ -69,6 +69,7 @@ class Inbox:
         "_start",
         "_view",
         "metadata_max",
+        "payload_bytes",
         "strange",
     )
 
@@ -91,6 +92,8 @@ class Inbox:
         self._arriving: dict[int, _Arriving] = {}
         self._current: _Arriving | None = None  # whose payload bytes come next in the stream ...
         self._frame_left = 0  # ... and how many of them belong to this frame
+        self.payload_bytes = 0
+        """Payload bytes that have come, of messages that did not come in one piece."""
         self.metadata_max = limits.hello_bytes_max
         self.strange = True
 
@@ -112,6 +115,7 @@ class Inbox:
         current = self._current
         if current is not None and self._start == self._end:
             current.advance(count)
+            self.payload_bytes += count
             self._frame_left -= count
             if not self._frame_left:
                 self._frame_done(current)
@@ -168,6 +172,7 @@ class Inbox:
             if target is not None:
                 target[:] = self._view[self._start : self._start + count]
             current.advance(count)
+            self.payload_bytes += count
             self._start += count
             self._frame_left -= count
             available -= count

@@ -92,7 +92,8 @@ class Host:
     ) -> None:
         self.directory = directory
         self.tensors = Arena(arena_nbytes, path=directory / "tensors")
-        self.states = Arena(states_nbytes, path=directory / "states")
+        # As a proxy does it, one for all: 0 bytes for states.
+        self.states = Arena(states_nbytes, path=directory / "states") if states_nbytes else self.tensors
         self.outside = Arena(1 << 20)
         self.events: asyncio.Queue[ModelEvent] = asyncio.Queue()
         self.link = ModelLink(graph, "op", self.tensors, self.states, self.events.put_nowait, **options)

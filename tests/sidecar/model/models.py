@@ -129,6 +129,29 @@ class Growing(hams_sdk.Model):
         return {"y": np.full((batch.rows, 2), len(self.data), dtype=np.float32)}
 
 
+class Stuck(hams_sdk.Model):
+    """Its state can be neither told nor taken any more once its data is `stuck`."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.data = b""
+        return {"data": hams_sdk.Opaque(self.get, self.set)}
+
+    def get(self) -> bytes:
+        if self.data == b"stuck":
+            time.sleep(3600)
+        return self.data
+
+    def set(self, data: bytes) -> None:
+        if data == b"1":
+            time.sleep(3600)
+        self.data = data
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            self.data = b"stuck" if batch["x"][0, 0] else b"1"
+        return {"y": batch["x"]}
+
+
 class Gated(hams_sdk.Model):
     """Its capture waits for a file that the test makes; tells through files where it stands."""
 

@@ -567,6 +567,55 @@ async def test_a_load_that_comes_during_a_batch_waits_for_its_end(hosts: Any, re
     assert read((await host.run(host.x((5, 5))))[0]) == [[5, 5]]
 
 
+async def test_a_capture_or_a_load_that_hangs_is_found(hosts: Any) -> None:
+    """The model's health is asked for of another thread of it, so that says nothing."""
+    options = {"run_s_max": 0.5, "ping_interval_s": 0.02}
+    host = await hosts(stateful=True, options=options)
+    await host.ready("Stuck")
+    await host.run(host.x((1, 1)))
+    host.link.perform(Capture(1))
+    assert (await host.next(ModelDied)).reason == "the capture of a state takes longer than 0.5 s"
+    host, other = await hosts(stateful=True, options=options), await hosts(stateful=True)
+    await other.ready("Stuck")
+    await other.run(other.x((0, 0)))
+    state = await other.capture(1)
+    await host.ready("Stuck")
+    host.link.perform(LoadState(1, state))
+    assert (await host.next(ModelDied)).reason == "the load of a state takes longer than 0.5 s"
+
+
+async def test_work_that_fails_in_the_proxy_ends_the_model_process(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what it was for would never be answered."""
+    host, other = await hosts(stateful=True), await hosts(stateful=True)
+    await host.ready("Sum")
+    await other.ready("Sum")
+    await other.run(other.x((1, 2)))
+    state = await other.capture(1)
+
+    async def fails(*arguments: object, **options: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(host.states, "reserve", fails)
+    host.link.perform(LoadState(1, state))
+    assert "OSError: no memory" in (await host.next(ModelDied)).reason
+
+
+async def test_a_capture_gets_room_before_a_batch_that_waits_for_it(hosts: Any) -> None:
+    """The batch may wait for what is free only once the state is captured."""
+    host = await hosts(stateful=True, states_nbytes=0)
+    await host.ready("Growing")
+    await host.run(host.x((300_000, 1)))
+    large = host.unit({"x": np.zeros((100_000, 2), np.float32)})
+    taken = []
+    while host.tensors.capacity - host.tensors.stats().used > 600 << 10:
+        taken.append(host.tensors.allocate(16 << 10, urgent=True))
+    host.link.perform(Capture(1))
+    host.begin(large)
+    assert (await host.next(Captured)).version == 1
+
+
 async def test_a_load_that_is_still_being_copied_does_not_undo_the_next_one(hosts: Any, read: Any) -> None:
     """A rehearsal of what lies in another arena waits for room; meanwhile the backup is promoted."""
     host, other = await hosts(stateful=True), await hosts(stateful=True)
