@@ -95,6 +95,8 @@ class Network:
         self.mute = 0.0
         self.connect_s = 0.0
         self.adversary = Adversary(rng)
+        self.apart: frozenset[str] = frozenset()
+        """Instances on a machine that is cut off: who begins meanwhile does not reach them."""
         self._held: dict[int, tuple[Link, int, Message]] = {}
         self._holds = 0
 
@@ -104,12 +106,16 @@ class Network:
         if link is None:
             link = sender.links[receiver.id] = Link(sender, receiver, self.base * (0.5 + self.rng.random()))
             receiver.links_in[sender.id] = link
-            if (sender.host_cut & 1) or (receiver.host_cut & 2):
+            if (sender.host_cut & 1) or (receiver.host_cut & 2) or self._divides(sender, receiver):
                 link.cut = 1
             if self.connect_s:
                 link.cut += 1
                 self.world.after(self.connect_s * self.rng.random(), self._stands, link)
         return link
+
+    def _divides(self, sender: "Node", receiver: "Node") -> bool:
+        """Whether one of them is on a machine that is cut off, and the other one is not."""
+        return (sender.id in self.apart) != (receiver.id in self.apart)
 
     def _stands(self, link: Link) -> None:
         """The first connection in this direction stands; what was sent before is lost."""

@@ -108,7 +108,8 @@ def _apart_alone(faults: "Faults", fault: "Fault", node: Node) -> None:
 
 
 def _cut_off(faults: "Faults", fault: "Fault", side: dict[str, Node]) -> None:
-    """These reach neither others nor etcd. They reach etcd again before their connections to others stand."""
+    """These reach neither others nor etcd. They reach etcd again before their connections to others stand.
+    Whoever begins meanwhile does so on another machine."""
     world = faults.world
     echo_s = faults.rng.uniform(0.3, 1.2)
     links: list[Link] = []
@@ -121,14 +122,18 @@ def _cut_off(faults: "Faults", fault: "Fault", side: dict[str, Node]) -> None:
     world.calm.apart.update(name for name, inside in side.items() if inside.of == MANAGER)
     for link in links:
         _cut_link(world, link, stalls=True)
+    world.network.apart = frozenset(side)
 
     def reach_etcd() -> None:
         for inside in side.values():
             world.lives.heal_etcd(inside)
 
     def heal() -> None:
-        for link in links:
-            world.network.heal(link)
+        world.network.apart = frozenset()
+        for inside in side.values():
+            for link in (*inside.links.values(), *inside.links_in.values()):
+                if link.cut:
+                    world.network.heal(link)
 
     faults.later(fault.span_s, reach_etcd)
     faults.later(fault.span_s + echo_s, heal)
