@@ -39,6 +39,9 @@ import test_unreadable as unreadable
 import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
+    "joiner-counts-behind": (
+        copy_parts.test_a_joiner_with_a_log_from_which_nothing_follows_holds_nobody_up_and_gets_a_copy
+    ),
     "copies-mixed": copy_parts.test_parts_of_two_copies_are_not_mixed,
     "copy-overtakes-topology": (
         keeper.test_a_keeper_that_lags_behind_who_calls_it_forgets_nothing_that_it_has_acknowledged

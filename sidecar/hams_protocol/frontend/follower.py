@@ -35,13 +35,10 @@ class ShardFollower(Timed):
 
     def ask(self) -> None:
         """Ask the owner for a copy, or for what follows on the parts or the log that are here."""
-        if self.log is not None:
-            self.following.ask_copy(self.log.last)
-            return
         count = 0
         while count in self._parts:
             count += 1
-        self.following.ask_copy(-1, self._copied[0], count)
+        self.following.ask_copy(-1 if self.log is None else self.log.last, self._copied[0], count)
 
     def copy_part(self, part: LogCopy) -> None:
         """A part of the copy; the log stands when all parts of one copy have come."""
@@ -83,6 +80,8 @@ class ShardFollower(Timed):
                 if isinstance(entry, ReplyEntry) and entry.deps:
                     log.state.judge_one(entry, self._ctx.knowledge)
             log.trim(log.committed)
+            if self._parts and log.last >= self._copied[1]:
+                self._parts.clear()
         if message.entries:
             self._owed = sender
             self.following.got_on()

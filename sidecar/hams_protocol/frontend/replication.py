@@ -152,9 +152,19 @@ class Replication(Leader):
         follower.is_sent_copy(copy.parts[0].index, copy.flying_nbytes, self._ctx.now)
 
     def holds(self, joiner: InstanceId, ask: AskCopy) -> None:
-        """See `Leader`: that it holds entries is all that it will ever say."""
+        """See `Leader`: that it holds entries is all that it will ever say. Where what follows on them is
+        gone it is sent a copy, as one that holds nothing."""
         known = min(ask.known, self._log.last)
-        self.acknowledged(joiner, known, known, ask.generation)
+        follower = self.acknowledged(joiner, known, known, ask.generation)
+        if follower is None or self.is_welcome(follower) or self.copy_goes_on(follower, ask):
+            return
+        if self._ctx.now >= follower.copied_by:
+            self.copy_to(follower)
+
+    def is_welcome(self, follower: Progress) -> bool:
+        """See `Leader`: not before it can follow on from what it holds. Nothing is committed without who is
+        in the ack set, and a copy takes its time."""
+        return follower.ack or self.retains(follower.applied)
 
     def log_acknowledged(self, sender: InstanceId, last: int, generation: int) -> None:
         """A follower holds everything up to `last`, and knows `generation` (0: it is of a version that does

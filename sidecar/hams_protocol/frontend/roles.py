@@ -120,24 +120,24 @@ class ShardRoles:
         if held is None and self.former is not None:
             log = self.former.logs.get(shard)
         spec, end = self._ctx.graph.data.frontend, roles.end_of(roles.epoch - 1)
+        if roles.primary == self._ctx.instance and roles.restarted_in == roles.epoch:
+            first_n = roles.epoch * limits.lost_log_stride_requests
+            return empty_log(shard, roles.epoch, end or 0, spec, first_n)
         if log is not None and end is not None and self._end_held(log, roles) == end and log.cut(end):
             log.epoch = roles.epoch
             return log
         if roles.primary == self._ctx.instance and roles.epoch == 1:
             return empty_log(shard, 1, 0, spec)
-        if roles.primary == self._ctx.instance and roles.restarted_in == roles.epoch:
-            first_n = roles.epoch * limits.lost_log_stride_requests
-            return empty_log(shard, roles.epoch, end or 0, spec, first_n)
         return None
 
     def _end_held(self, log: ShardLog, roles: ReplicaSet) -> int | None:
-        """Where a log's own epoch ended; None if that is not known, or if the log was lost in between.
+        """Where a log's own epoch ended; None if that is not known, or if the log was lost since.
 
         Epochs in between this instance has missed. Whatever was committed in them needed its word, given in
         them: so who is in sync all the same has missed nothing, and the newest end is the same one. Above it
         lies another entry at the same index, if any, and not the one that is here.
         """
-        if log.epoch < roles.restarted_in < roles.epoch:
+        if log.epoch < roles.restarted_in:
             return None
         return roles.end_of(log.epoch)
 

@@ -50,6 +50,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "joiner-counts-behind": Mutant(
+        "a joiner with a log counts for commits though what follows on it is gone, and a copy is yet to come",
+        "5",
+        (
+            Edit(
+                "frontend.replication",
+                "Replication.is_welcome",
+                "return follower.ack or self.retains(follower.applied)",
+                "return True",
+            ),
+        ),
+    ),
     "copies-mixed": Mutant(
         "a joiner makes a log of parts of two copies, which are cut differently",
         "7.7",

@@ -298,6 +298,7 @@ NOT_CAUGHT: dict[str, str] = {
     "joiner-ends-unawares": "a transcript kills it; a state with one copy less is no loss",
     "keeper-ends-unasked": "a transcript kills it; a state with one copy less is no loss",
     "unaware-keeper-is-empty": "a transcript kills it; a primary would have to die as it names a keeper",
+    "joiner-counts-behind": "a transcript kills it; logs of histories are copied in one part",
     "copies-mixed": "a transcript kills it; logs of histories are copied in one part",
     "closed-reopens": "a transcript kills it; etcd that loses a key is not among the faults",
     "first-table-taken": RARE,

@@ -8,9 +8,10 @@ from frontend_net import Net, graph, op
 from test_set import named_again, roles
 
 from hams_protocol import limits
+from hams_protocol.events import TopologyLearnt
 from hams_protocol.frontend.log import copy_parts
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import AskCopy, LogCopy
+from hams_protocol.messages import AskCopy, LogAck, LogCopy
 
 KEPT = 6
 
@@ -205,3 +206,62 @@ def test_an_owner_of_the_version_before_is_not_asked_for_each_part_and_its_copie
     net.deliver("F-1", "F-2", replace(copied[1], index=copied[1].index + 3))
     assert {part.index for part in follower._parts.values()} == {copied[1].index + 3}
     assert len(net.sends(AskCopy, "F-2")) == asks
+
+
+# -- joiners that hold a log already -------------------------------------------------------------------------
+
+
+def said_nothing() -> Net:
+    """F-2 has its copy, and is dropped and named again before F-1 hears of that, or F-2 of the drop."""
+    net = alone()
+    net.op("p").auto = True
+    net.hold = lambda sender, target, message: (
+        sender == "F-2" and isinstance(message, (AskCopy, LogAck)) and getattr(message, "known", 0) >= 0
+    )
+    net.join_all()
+    net.run()
+    assert net.machines["F-2"].shards()[0].last == net.machines["F-1"].shards()[0].last
+    net.held_back.clear()
+    net.cut |= {("F-2", "etcd"), ("F-1", "F-2"), ("F-2", "F-1")}
+    for joining in ((), ("F-2",)):
+        net.commit(net.topology.with_set(replace(net.topology.find("F/0"), joining=joining)))
+    net.hold = lambda sender, target, message: False
+    for number in range(KEPT):
+        net.ask("F-1", f"later{number}")
+    net.run()
+    net.cut.clear()
+    net.feed("F-2", TopologyLearnt(net.topology, net.revision))
+    net.revive_link("F-1", "F-2")
+    return net
+
+
+def test_a_joiner_with_a_log_from_which_nothing_follows_holds_nobody_up_and_gets_a_copy():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "copy_part_entries_max", 1)
+        patch.setattr(limits, "copy_window_bytes_max", 20)
+        net = said_nothing()
+        net.run()
+        during = net.ask("F-1", "during")
+        net.run()
+        assert net.reply(during) is not None
+        assert complete(net)
+        assert parts(net).count(0) == 2, "its first copy, and one more"
+
+
+def test_a_joiner_whose_last_part_lies_unread_while_the_owner_goes_ahead_gets_another_copy(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(limits, "joiner_lag_entries_max", 5)
+    net = alone()
+    net.op("p").auto = True
+    net.hold = lambda sender, target, message: isinstance(message, LogCopy) and message.last
+    net.join_all()
+    net.run()
+    for number in range(KEPT):
+        net.ask("F-1", f"later{number}")
+    net.run()
+    net.let_go()
+    during = net.ask("F-1", "during")
+    net.run()
+    assert net.reply(during) is not None
+    assert complete(net)

@@ -3,10 +3,11 @@ fits if nothing was committed since, for that would have needed its word."""
 
 from dataclasses import replace
 
+import pytest
 from frontend_net import Net, graph, op
 
 from hams_protocol import limits
-from hams_protocol.events import Drain, TopologyLearnt
+from hams_protocol.events import Drain, PeerDown, TopologyLearnt
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import LogAck, LogAppend
 
@@ -118,3 +119,52 @@ def test_a_joiner_that_missed_an_epoch_copies_anew():
     net.advance(0.5)
     assert "F-3" not in net.stopped
     assert "F-3" in net.topology.find("F/0").in_sync
+
+
+# -- logs that were lost and begin again ---------------------------------------------------------------------
+
+
+def begun_again_at(net: Net, name: str) -> None:
+    """All who have the log are gone, and a frontend that has not heard that it was left out is to begin it
+    again (`Losses.restart`). Ends of lost logs are 0."""
+    lost = net.topology.find("F/0")
+    gone = lost.primary
+    net.kill(gone)
+    epoch = lost.epoch + 1
+    again = replace(
+        lost, epoch=epoch, primary=name, in_sync=(), joining=(), ends=lost.ends_with(0), restarted_in=epoch
+    )
+    net.topology = replace(
+        net.topology.with_set(again),
+        generation=net.topology.generation + 2,
+        revoked=(*net.topology.revoked, gone),
+    )
+    net.revision += 1
+    net.cut.clear()
+    net.feed(name, TopologyLearnt(net.topology, net.revision))
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_a_log_that_begins_again_uses_no_number_twice_whatever_its_owner_holds(handed_over: bool):
+    net = Net(graph(op("p", FRONTEND), replicas=3), ("F-1", "F-2", "F-3")).start()
+    net.advance(0.1)
+    net.cut |= {("F-3", "etcd")} | {
+        pair for other in ("F-1", "F-2") for pair in ((other, "F-3"), ("F-3", other))
+    }
+    owner = "F-1"
+    if handed_over:
+        assert net.fail_over(0, revoke="F-1", to="F-2") == 0
+        net.dead.add("F-1")
+        owner = "F-2"
+    for other in ("F-2", "F-3") if owner == "F-1" else ("F-3",):
+        net.feed(owner, PeerDown(other))
+    net.members()
+    net.advance(6.0)
+    first = net.ask(owner, "first")
+    net.advance(6.0)
+    assert net.reply(first) == ["p-1:1"]
+    begun_again_at(net, "F-3")
+    other = net.ask("F-3", "other")
+    net.advance(1.0)
+    assert net.reply(other) == ["p-1:2"], "not what the first one got"
+    assert len(set(net.op("p").requests())) == 2
