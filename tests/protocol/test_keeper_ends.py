@@ -17,7 +17,16 @@ from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.former import FormerLogs
 from hams_protocol.frontend.log import empty_log
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import AskCopy, Completion, Freeze, FreezeAnswer, Leave, LogAck, StateCopy
+from hams_protocol.messages import (
+    AskCopy,
+    Completion,
+    Freeze,
+    FreezeAnswer,
+    Leave,
+    LogAck,
+    RecordAck,
+    StateCopy,
+)
 from hams_protocol.stateful.former import FormerState
 from hams_protocol.stateful.machine import StatefulMachine
 
@@ -59,8 +68,8 @@ def test_a_keeper_that_gives_up_its_own_fetch_stays_until_it_is_let_go():
     rig = copied(StatefulMachine(QR, "r", "r-2"), R)
     rig.learn(topo(4, HELD_BY_R, mine))
     rig.step(PeerDown("F-1"))
-    effects = rig.after(limits.backup_lag_max_s + 0.1)
-    assert not goes_on_as_keeper(rig, effects, 4, mine), "its own keeper may yet come back"
+    assert not of(rig.after(limits.backup_lag_max_s + 0.1), Stop), "its own keeper may yet come back"
+    assert not of(rig.learn(topo(5, ALONE, mine)), Stop)
     assert of(rig.after(limits.backup_lag_max_s), Stop)
 
 
@@ -253,6 +262,11 @@ def test_two_that_keep_each_others_state_go_on_asking_for_their_own():
         (copy,) = of(rigs[other].get(name, ask), StateCopy, to=name)
         rigs[name].get(other, copy)
     assert {rig.machine.role for rig in rigs.values()} == {"primary"}
+    for rig, name in ((rigs["r-2"], "q"), (rigs["q-9"], "r")):
+        alone = rset(name, f"{name}-8", epoch=4, ends=((3, 0),))
+        rig.learn(replace(rig.machine.knowledge.topology.with_set(alone), generation=6))
+        copy = StateCopy(name, 4, 0, (), Completion(()), "", P("another"))
+        assert of(rig.get(f"{name}-8", copy), RecordAck), "it keeps states as before"
 
 
 def test_who_fetches_from_a_keeper_that_was_out_of_reach_already_gives_up_in_time():

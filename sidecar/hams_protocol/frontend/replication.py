@@ -136,6 +136,8 @@ class Replication(Leader):
         copy = self._copies.get(follower.instance)
         if copy is None or follower.copying or ask.copy != copy.parts[0].copy:
             return False
+        if not self.retains(copy.parts[0].index):
+            return False  # it was too slow: nothing follows on this copy any more
         if ask.parts > copy.held:
             copy.held = ask.parts
             copy.sent = max(copy.sent, copy.held)

@@ -52,7 +52,7 @@ class Losses:
                 member for member in item.holders if member not in topology.revoked and member not in empty
             ]
             returned = bool(assign.returned(self._m.members, item))
-            judged = holders or empty
+            judged = holders if self._m.may_return(item) else holders or empty
             gone = all(self._m.suspicions.is_gone(member) for member in judged) and not returned
             back = returned or any(member in self._m.members for member in holders)
             changes = back if item.lost else gone

@@ -307,15 +307,14 @@ class ManagerMachine:
         self, topology: Topology, to_replace: set[InstanceId], orphaned: list[str], rollbacks: list[str]
     ) -> Attempt:
         """Another attempt, with its first questions asked."""
-        known, now = self.knowledge.topology, self.ctx.now
+        known = self.knowledge.topology
         self._attempts += 1
         members = {
             name: item
             for name, item in self.members.items()
             if name not in self.suspicions.open and name not in to_replace
         }
-        patient = [name for name, since in self._orphaned_since.items() if now < since + limits.former_wait_s]
-        patient += [item.name for item in known.sets if item.primary in to_replace]
+        patient = [item.name for item in known.sets if item.primary in to_replace or self.may_return(item)]
         attempt = Attempt(
             self.ctx,
             self.graph,
@@ -335,6 +334,14 @@ class ManagerMachine:
         ]
         attempt.begin(orphaned, rollbacks, silent)
         return attempt
+
+    def may_return(self, item: ReplicaSet) -> bool:
+        """Whether a set has lost its primary for good just now: a former member may yet come back with the
+        state."""
+        if item.primary not in self.knowledge.topology.revoked:
+            return False
+        now = self.ctx.now
+        return now < self._orphaned_since.setdefault(item.name, now) + limits.former_wait_s
 
     def _conclude(self, attempt: Attempt) -> None:
         """Commit what every question is answered for; give up what is in vain."""

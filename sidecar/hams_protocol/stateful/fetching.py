@@ -98,8 +98,7 @@ class Fetching(Role):
 
     def _give_up(self) -> None:
         if self._m.keeper.is_needed:
-            # It has to stay until it is let go. Two that keep each other's state never would be.
-            self._m.keeper.leave()
+            # It would have to stay until it is let go. Two that keep each other's state never would be.
             self._down_since = self._ctx.now
             return
         self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")

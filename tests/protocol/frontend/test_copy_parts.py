@@ -265,3 +265,18 @@ def test_a_joiner_whose_last_part_lies_unread_while_the_owner_goes_ahead_gets_an
     net.run()
     assert net.reply(during) is not None
     assert complete(net)
+
+
+@pytest.mark.parametrize("lag", [3, 4, 5, 6])
+def test_a_copy_that_nothing_follows_any_more_is_not_sent_again(lag: int, monkeypatch: pytest.MonkeyPatch):
+    """Its last part lies unread; then no client asks any more, so nothing but the joiner's ask moves on."""
+    monkeypatch.setattr(limits, "joiner_lag_entries_max", lag)
+    net = alone()
+    net.op("p").auto = True
+    net.hold = lambda sender, target, message: isinstance(message, LogCopy) and message.last
+    net.join_all()
+    net.run()
+    net.ask("F-1", "later")
+    net.ask("F-1", "even later")
+    net.run()
+    assert complete(net)
