@@ -115,6 +115,25 @@ class Keyed(MutableMapping[Key, Value]):
         self._may_write()
         self._free_entry(self._places.pop(self._checked(key)))
 
+    def pop(self, key: Key, *default: Any) -> Any:
+        """Drop a key; its value, copied. Raises KeyError, unless a default is given."""
+        if len(default) > 1:
+            raise TypeError(
+                f"pop: expected a key and at most one default, found {1 + len(default)} arguments"
+            )
+        if default and key not in self:
+            return default[0]
+        value = self[key]
+        value = value.copy() if isinstance(value, np.ndarray) else value
+        del self[key]
+        return value
+
+    def popitem(self) -> tuple[Key, Value]:
+        """Drop the oldest key; it, and its value, copied. Raises KeyError where there is none."""
+        for key in self:
+            return key, self.pop(key)
+        raise KeyError("popitem: no key is here")
+
     def __iter__(self) -> Iterator[Key]:
         names = list(self._places)
         places = np.fromiter(self._places.values(), dtype=np.int64, count=len(names))
@@ -169,6 +188,8 @@ class Keyed(MutableMapping[Key, Value]):
         fresh = len({name for name in names if name not in self._places})
         if not self._evicts and len(self._places) + fresh > self.max_keys:
             raise KeyedFull(self._full())
+        if any(np.may_share_memory(array, slab) for slab in self._slabs):
+            array = array.copy()  # what one key makes room for may be the row of a later one
         for name, row in zip(names, array, strict=True):
             self._put(name, row, self._row.itemsize)
 
@@ -273,6 +294,7 @@ class Keyed(MutableMapping[Key, Value]):
             if len(self._places) >= self.max_keys:
                 if not self._evicts:
                     raise KeyedFull(self._full())
+                content = np.array(content)  # it may be the very row that is let go of
                 oldest = self._ages.oldest()
                 slab, at = divmod(oldest, self._per_slab)
                 del self._places[self._keys_of(self._entries[slab][at : at + 1])[0]]

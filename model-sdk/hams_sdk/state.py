@@ -293,13 +293,9 @@ class State:
             return leaf.clone() if is_tensor(leaf) else leaf if isinstance(leaf, bytes) else leaf.copy()
 
         for name, holder in self._holders.items():
-            if _is_module(holder) and "_extra_state" not in json.dumps(header["trees"][name]):
-                holder.load_state_dict(
-                    tree.decode(header["trees"][name], view)
-                )  # copies; holders in general may keep what they are given
-                if not _aliases(holder, data):
-                    continue
+            # PyTorch's own modules copy what they are given; holders in general may keep it.
             in_place = isinstance(holder, np.ndarray | Keyed) or is_tensor(holder)
+            in_place = in_place or (_is_module(holder) and patch.takes_bytes(holder))
             value = tree.decode(header["trees"][name], view if in_place else own)
             if isinstance(holder, Opaque):
                 holder.set(value)
@@ -525,16 +521,6 @@ def _keeps_shapes(holder: Any) -> bool:
     loaders = [getattr(type(part), "_load_from_state_dict", None) for part in holder.modules()]
     return type(holder).load_state_dict is torch_module().nn.Module.load_state_dict and all(
         getattr(loader, "__module__", "").startswith("torch.") for loader in loaders
-    )
-
-
-def _aliases(module: Any, data: memoryview) -> bool:
-    """Whether a parameter or buffer of `module` lies in `data` itself, as a module that overrides loading may
-    leave it."""
-    first = np.frombuffer(data, dtype=np.uint8).ctypes.data
-    return any(
-        is_tensor(value) and first <= value.data_ptr() < first + len(data)
-        for value in module.state_dict().values()
     )
 
 

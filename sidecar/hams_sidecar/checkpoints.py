@@ -3,7 +3,8 @@
 
 A state of 500 MB takes seconds to read, check and write; the loop, which has heartbeats to send, sees nothing
 of that but the allocation of its memory, which is the loop's alone. A checkpoint that cannot be written (disk
-full, no permission) is an error in the log and nothing else: nothing acknowledged depends on it.
+full, no permission) is an error in the log and nothing else: nothing acknowledged depends on it. Whatever
+goes wrong, the machine is told: it waits for the answer.
 """
 
 import asyncio
@@ -71,7 +72,12 @@ class CheckpointWriter:
         """Read in the background, then `tell`."""
 
         async def work() -> None:
-            tell(await self.newest())
+            try:
+                newest = await self.newest()
+            except Exception:
+                log.exception("the checkpoints cannot be read")
+                newest = None
+            tell(newest)
 
         self._reading = asyncio.get_running_loop().create_task(work())
 
@@ -89,6 +95,9 @@ class CheckpointWriter:
             path = await asyncio.to_thread(self._folder.write, copy, self._codec, self._by, self._policy.keep)
         except (OSError, NotSendable) as error:
             log.error("no checkpoint of version %d of %s: %s", copy.version, copy.op, error)
+            tell(copy, False)
+        except Exception:
+            log.exception("no checkpoint of version %d of %s", copy.version, copy.op)
             tell(copy, False)
         else:
             tell(copy, True)
@@ -123,7 +132,7 @@ class _OnLoop:
         def on_loop() -> None:
             try:
                 answer.set_result(work())
-            except (NoRoom, ValueError) as error:
+            except BaseException as error:  # noqa: BLE001 - the thread that waits for the answer raises it
                 answer.set_exception(error)
 
         self._loop.call_soon_threadsafe(on_loop)

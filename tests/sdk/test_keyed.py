@@ -251,3 +251,41 @@ def test_more_keys_than_are_allowed_now_are_refused_and_nothing_changes() -> Non
     with pytest.raises(StateFault, match="at most 4 keys"):
         other.load(memoryview(bytearray(whole(state))))
     assert list(theirs) == [9]
+
+
+# -- rows that are taken out, or handed on -------------------------------------------------------------------
+
+
+ROW = np.dtype((np.float32, (3,)))
+
+
+def full() -> Keyed:
+    keyed = Keyed(row=ROW, keys=str, max_keys=2, evict="lru")
+    keyed["a"] = np.array([1, 2, 3], np.float32)
+    keyed["b"] = np.array([4, 5, 6], np.float32)
+    return keyed
+
+
+def test_what_is_popped_is_what_was_there() -> None:
+    keyed = full()
+    assert keyed.pop("b").tolist() == [4, 5, 6]
+    assert keyed.pop("b", None) is None
+    with pytest.raises(KeyError):
+        keyed.pop("b")
+    key, row = keyed.popitem()
+    assert (key, row.tolist()) == ("a", [1, 2, 3])
+    with pytest.raises(KeyError, match="no key is here"):
+        keyed.popitem()
+
+
+def test_the_row_of_the_oldest_key_may_be_set_under_another_one() -> None:
+    keyed = full()
+    keyed["c"] = keyed["a"]
+    assert keyed["c"].tolist() == [1, 2, 3]
+
+
+def test_rows_that_are_read_in_place_may_be_written_under_other_keys() -> None:
+    keyed = full()
+    rows = np.lib.stride_tricks.as_strided(keyed["a"], (2, 3), (0, 4))
+    keyed.write(["c", "d"], rows)
+    assert [keyed[key].tolist() for key in ("c", "d")] == [[1, 2, 3]] * 2

@@ -359,3 +359,34 @@ def test_what_a_holder_of_ones_own_gives_may_grow() -> None:
     fresh = Buffer()
     State({"buffer": fresh}).load(captured(state))
     assert fresh.rows.tolist() == [[1, 1]] * 4
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_nothing_of_a_module_with_a_state_dict_of_its_own_lies_in_what_was_loaded(nested: bool):
+    """What it keeps would change with the next request that uses the memory, and change that."""
+    torch = pytest.importorskip("torch")
+
+    class WithCounts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+            self.counts = {"seen": torch.zeros(4)} if nested else np.zeros(4, np.float32)
+
+        def state_dict(self, *args: Any, **options: Any) -> Any:
+            return {**super().state_dict(*args, **options), "counts": self.counts}
+
+        def load_state_dict(self, content: Any, *args: Any, **options: Any) -> Any:
+            content = dict(content)
+            self.counts = content.pop("counts")
+            return super().load_state_dict(content, *args, **options)
+
+    model = WithCounts()
+    state = State({"model": model})
+    image = captured(state)
+    state.load(image)
+    kept = model.counts["seen"] if nested else model.counts
+    before = bytes(image)
+    kept[:] = 7
+    assert bytes(image) == before
+    image[:] = b"\xff" * len(image)
+    assert kept.tolist() == [7.0] * 4

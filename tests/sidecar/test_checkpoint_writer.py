@@ -1,8 +1,11 @@
 """Checkpoints are read and written beside the event loop; only memory is given out on it."""
 
+import asyncio
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from hams_checkpoints import folder as checkpoints
 from hams_protocol.effects import WriteCheckpoint
@@ -91,3 +94,43 @@ async def test_one_that_cannot_be_written_is_told_as_not_there(tmp_path, caplog)
     await first.close()
     assert said == [False]
     assert "no checkpoint of version 7 of p" in caplog.text
+
+
+# -- whatever goes wrong the machine is told: it waits for the answer ----------------------------------------
+
+
+def checkpoint() -> WriteCheckpoint:
+    state = image(Arena(1 << 20), b"state")
+    return WriteCheckpoint(StateCopy("p", 3, 7, (), Completion(()), "chain", state, "layout"))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError(), IndexError()])
+async def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path, monkeypatch, error):
+    one = writer(tmp_path, Arena(1 << 20))
+
+    def fails(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(one._folder, "write", fails)
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    one.write(checkpoint(), lambda copy, whole: told.put_nowait(whole))
+    assert await told.get() is False
+    await one.close()
+
+
+class WithoutMemory(Arena):
+    """Nothing can be taken from the system any more."""
+
+    def allocate(self, nbytes: int, *, urgent: bool = False):
+        raise MemoryError
+
+
+async def test_checkpoints_that_cannot_be_read_are_none(tmp_path):
+    first = writer(tmp_path, Arena(1 << 20))
+    first.write(checkpoint(), lambda copy, whole: None)
+    await first.close()
+    second = writer(tmp_path, WithoutMemory(1 << 20))
+    told: asyncio.Queue[StateCopy | None] = asyncio.Queue()
+    second.read(told.put_nowait)
+    assert await told.get() is None
+    await second.close()

@@ -107,6 +107,7 @@ class Endpoint:
         await asyncio.sleep(propagation_s)
         if self._http is not None and self._http_task is not None and self._grpc is not None:
             await self._http.leave(drain_s)
+            self._health.leave()
             await asyncio.gather(self._http_task, self._grpc.stop(drain_s))
 
     async def stop(self) -> None:

@@ -203,6 +203,7 @@ class HealthService:
         self._serving = serving
         self._watchers: set[asyncio.Event] = set()
         self._last_ready: bool | None = None
+        self._over = False
 
     def handler(self, calls: Calls) -> "grpc.GenericRpcHandler[bytes, bytes]":
         """What to register with a server."""
@@ -226,7 +227,7 @@ class HealthService:
         return reply
 
     async def watch(self, call: GrpcCall) -> Refusal | None:
-        """The state now and whenever it changes, until the client goes."""
+        """The state now and whenever it changes, until the client goes, or this endpoint."""
         if len(self._watchers) >= limits.grpc_watchers_max:
             return FULL
         changed = asyncio.Event()
@@ -245,6 +246,8 @@ class HealthService:
                 state = self._state(service).SerializeToString()
                 if state != last and (unread := await call.send(state)) is not None:
                     return unread
+                if self._over:
+                    return None
                 last = state
                 await changed.wait()
         finally:
@@ -257,6 +260,12 @@ class HealthService:
             self._last_ready = ready
             for watcher in self._watchers:
                 watcher.set()
+
+    def leave(self) -> None:
+        """Let watchers go, once they know the last state: a server that stops waits for all calls."""
+        self._over = True
+        for watcher in self._watchers:
+            watcher.set()
 
     def _state(self, service: str) -> health_pb2.HealthCheckResponse:
         kinds = health_pb2.HealthCheckResponse

@@ -116,6 +116,16 @@ async def test_connections_that_wait_to_be_accepted_are_still_served(serve, monk
         await raw.close()
 
 
+async def test_who_watches_health_does_not_hold_up_a_drain(serve) -> None:
+    running = await serve()
+    async with grpc.aio.insecure_channel(running.grpc) as channel:
+        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watched.read()).status == health_pb2.HealthCheckResponse.SERVING
+        await running.endpoint.drain(propagation_s=0, drain_s=3600)
+        assert (await watched.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await watched.read() is grpc.aio.EOF
+
+
 async def test_a_silent_connection_does_not_hold_up_a_drain(serve, monkeypatch) -> None:
     monkeypatch.setattr(limits, "last_request_s_max", 0.01)
     running = await serve()
