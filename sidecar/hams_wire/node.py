@@ -208,7 +208,15 @@ class Node:
         self._registration = await self._coordination.register(
             key, records.encode_member(record), limits.member_lease_s, self._may_return
         )
+        self._spawn(self._kept_up(self._registration))
         self._beat()
+
+    async def _kept_up(self, registration: Registration) -> None:
+        """An instance that nobody sees any more, though it lives, is no use to anybody. Who may not come back
+        (no error) hears why from the topology, and the machine ends as that asks for."""
+        await registration.ended.wait()
+        if registration.error is not None:
+            self._stop(Stop(f"it is not registered any more: {registration.error}"))
 
     async def close(self, leave: bool) -> None:
         """Stop everything; `leave`: give the registration up at once."""
@@ -306,13 +314,13 @@ class Node:
         self.network.hold()
         try:
             call()
+            self._arm()
         except Exception as error:
             kinds = ", ".join(sorted({type(event).__name__ for event in self.shell.taken}))
             log.critical("this instance failed on %s", kinds, exc_info=True)
             self._stop(Stop(f"failed on {kinds}: {type(error).__name__}: {error}"))
         finally:
             self.network.release()
-        self._arm()
         self._owner.on_turn_end()
 
     def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
@@ -424,7 +432,13 @@ class Node:
     def _beat(self) -> None:
         if self.shell.stopped:
             return  # an instance that is over gives no sign of life, however long its process takes to end
-        self._heartbeat = self._loop.call_at(self.shell.beat(), self._beat)
+        try:
+            again_at = self.shell.beat()
+        except Exception as error:
+            log.critical("this instance cannot beat", exc_info=True)
+            self._stop(Stop(f"failed on a heartbeat: {type(error).__name__}: {error}"))
+            return
+        self._heartbeat = self._loop.call_at(again_at, self._beat)
         now, lateness = self._loop.time(), self.shell.detector.lateness
         if not lateness.may_judge(now) and now >= self._late_logged_at + limits.late_log_s:
             self._late_logged_at = now

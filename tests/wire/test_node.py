@@ -25,8 +25,10 @@ from hams_protocol.messages import Heartbeat
 from hams_protocol.topology import Topology
 from hams_wire import limits, records, succession
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
+from hams_wire.errors import AccessDenied
 from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
+from hams_wire.shell import Shell
 
 GRAPH = Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (), (), ()))
 
@@ -379,3 +381,39 @@ async def test_two_nodes_find_each_other_and_who_is_over_gives_no_sign_of_life()
 
 def _nothing(effect: Effect) -> None:
     """No effect of these tests."""
+
+
+async def test_an_instance_whose_registration_has_ended_ends() -> None:
+    """Nobody sees it any more, and nobody would say so."""
+    client = MemoryStore().client()
+
+    async def keep(lease: int, ttl_s: int) -> None:
+        raise AccessDenied("permission denied")
+
+    client.keep = keep  # type: ignore[method-assign]
+    one = node(Scripted(lambda event: []), lambda effect: None, store=client)
+    try:
+        await one.start()
+        assert "permission denied" in (await one.stopped).reason
+    finally:
+        await one.close(leave=False)
+
+
+@pytest.mark.parametrize("where", ["beat", "deadline"])
+async def test_an_instance_that_can_neither_beat_nor_wake_ends(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would serve on, and suspect nobody."""
+
+    def fails(*arguments: object) -> float:
+        raise OSError(errno.EBADF, "bad file")
+
+    core = Scripted(lambda event: [])
+    one = node(core, lambda effect: None)
+    try:
+        await one.start()
+        monkeypatch.setattr(*((Shell, "beat") if where == "beat" else (core, "deadline")), fails)
+        one.feed(Tick())
+        assert "bad file" in (await one.stopped).reason
+    finally:
+        await one.close(leave=False)

@@ -482,6 +482,8 @@ class PeerNetwork:
         """A peer connects: it is wanted from here on, and its older connection is closed. Raises
         ConnectionRejected."""
         welcome = handshake.answer(hello, self.graph, self.instance)
+        if self._closing:
+            raise ConnectionRejected(Why.FULL, "this instance is ending")
         if hello.sender not in self._peers and len(self._peers) >= limits.peers_max:
             raise ConnectionRejected(Why.FULL, f"{len(self._peers)} peers are known here, which is the most")
         known = self._addresses.get(hello.sender)
