@@ -11,7 +11,7 @@ load.
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
 class KeyedFull(ModelFault):
     """The author's: one more key would be more than `max_keys`, and nothing is evicted."""
+
+
+MISSING: Final = object()
+"""No default was given."""
 
 
 class Keyed(MutableMapping[Key, Value]):
@@ -115,14 +119,10 @@ class Keyed(MutableMapping[Key, Value]):
         self._may_write()
         self._free_entry(self._places.pop(self._checked(key)))
 
-    def pop(self, key: Key, *default: Any) -> Any:
+    def pop(self, key: Key, default: Any = MISSING) -> Any:
         """Drop a key; its value, copied. Raises KeyError, unless a default is given."""
-        if len(default) > 1:
-            raise TypeError(
-                f"pop: expected a key and at most one default, found {1 + len(default)} arguments"
-            )
-        if default and key not in self:
-            return default[0]
+        if default is not MISSING and key not in self:
+            return default
         value = self[key]
         value = value.copy() if isinstance(value, np.ndarray) else value
         del self[key]
@@ -188,8 +188,8 @@ class Keyed(MutableMapping[Key, Value]):
         fresh = len({name for name in names if name not in self._places})
         if not self._evicts and len(self._places) + fresh > self.max_keys:
             raise KeyedFull(self._full())
-        if any(np.may_share_memory(array, slab) for slab in self._slabs):
-            array = array.copy()  # what one key makes room for may be the row of a later one
+        if not array.flags.owndata:
+            array = array.copy()  # it may be of rows in here, which change as others are set or let go of
         for name, row in zip(names, array, strict=True):
             self._put(name, row, self._row.itemsize)
 

@@ -294,8 +294,8 @@ class State:
 
         for name, holder in self._holders.items():
             # PyTorch's own modules copy what they are given; holders in general may keep it.
-            in_place = isinstance(holder, np.ndarray | Keyed) or is_tensor(holder)
-            in_place = in_place or (_is_module(holder) and patch.takes_bytes(holder))
+            copies = _is_module(holder) and patch.takes_bytes(holder)
+            in_place = copies or isinstance(holder, np.ndarray | Keyed) or is_tensor(holder)
             value = tree.decode(header["trees"][name], view if in_place else own)
             if isinstance(holder, Opaque):
                 holder.set(value)

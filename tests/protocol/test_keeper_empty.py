@@ -45,6 +45,13 @@ def test_a_keeper_that_is_named_without_a_state_asks_to_be_let_go_until_it_is(ke
     assert not of(keeper.all, Leave)
 
 
+def test_a_keeper_of_what_this_graph_does_not_have_is_none(keeper):
+    """F36: a peer's topology may say anything."""
+    keeper.learn(topo(4, ALONE, replace(ALONE, name="F!", keepers=(name_of(keeper),))))
+    assert not of(keeper.all, Stop)
+    assert not of(keeper.all, Leave)
+
+
 def test_a_keeper_without_a_state_says_so_to_managers_and_takes_none_that_comes_late(keeper):
     named(keeper)
     keeper.get("q-2", copy_of())

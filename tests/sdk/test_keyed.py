@@ -269,7 +269,7 @@ def full() -> Keyed:
 def test_what_is_popped_is_what_was_there() -> None:
     keyed = full()
     assert keyed.pop("b").tolist() == [4, 5, 6]
-    assert keyed.pop("b", None) is None
+    assert keyed.pop("b", None) is keyed.pop("b", default=None) is None
     with pytest.raises(KeyError):
         keyed.pop("b")
     key, row = keyed.popitem()
@@ -289,3 +289,13 @@ def test_rows_that_are_read_in_place_may_be_written_under_other_keys() -> None:
     rows = np.lib.stride_tricks.as_strided(keyed["a"], (2, 3), (0, 4))
     keyed.write(["c", "d"], rows)
     assert [keyed[key].tolist() for key in ("c", "d")] == [[1, 2, 3]] * 2
+
+
+def test_rows_that_are_read_in_place_are_written_as_they_were_though_others_change_them() -> None:
+    keyed = full()
+    rows = np.lib.stride_tricks.as_strided(keyed["a"], (2, 3), (0, 4))
+    keyed["b"] = np.zeros(3, np.float32)
+    keyed.write(["b", "a"], rows + np.float32(1))
+    rows = np.lib.stride_tricks.as_strided(keyed["a"], (2, 3), (0, 4))
+    keyed.write(["c", "a"], rows)
+    assert [keyed[key].tolist() for key in ("c", "a")] == [[2, 3, 4]] * 2

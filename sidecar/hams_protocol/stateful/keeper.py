@@ -279,7 +279,8 @@ class Keeper(Timed):
             else:
                 del self.states[op]
         for replica_set in self._knowledge.topology.sets:
-            if self._instance in replica_set.keepers and replica_set.name not in self.states:
+            named = self._instance in replica_set.keepers and replica_set.name in self._graph.operators
+            if named and replica_set.name not in self.states:
                 self._named_without(replica_set)
 
     def _named_without(self, replica_set: ReplicaSet) -> None:
