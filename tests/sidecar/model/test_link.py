@@ -614,6 +614,11 @@ async def test_a_capture_gets_room_before_a_batch_that_waits_for_it(hosts: Any) 
     host.link.perform(Capture(1))
     host.begin(large)
     assert (await host.next(Captured)).version == 1
+    taken.clear()
+    gc.collect()
+    await host.enter()
+    (result,) = (await host.next(BatchDone)).results
+    assert result.error is None, "it had waited for room only"
 
 
 async def test_a_load_that_is_still_being_copied_does_not_undo_the_next_one(hosts: Any, read: Any) -> None:
