@@ -28,7 +28,7 @@ from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver, rows_of
 from hams_graph import load
 from hams_load.traffic import percentile
-from hams_operator.local.observe import awaited
+from hams_operator.graph_status import awaited
 from hams_operator.local.supervisor import Supervisor
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "chain"

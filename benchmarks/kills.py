@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hams_operator.local.observe import View
+from hams_operator.graph_status import View
 from hams_operator.local.supervisor import Supervisor
 
 Target = tuple[str, str, str]

@@ -5,7 +5,7 @@ It asks nobody: what it knows is what the API server has answered to others.
 
 from dataclasses import dataclass
 
-from hams_operator.local.observe import (
+from hams_operator.graph_status import (
     Condition,
     FailureInfo,
     GraphStatus,

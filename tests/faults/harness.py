@@ -30,9 +30,9 @@ from benchmarks.judged import odd
 from hams_graph import load
 from hams_history.checker import check_directory
 from hams_history.lines import CallLine, HistoryWriter, RetLine
+from hams_operator.graph_status import InstanceStatus, View
 from hams_operator.local import ports as local_ports
 from hams_operator.local.etcd import LocalEtcd, Ports
-from hams_operator.local.observe import InstanceStatus, View
 from hams_operator.local.supervisor import Launch, Supervisor
 from hams_protocol.graph import Graph
 from hams_protocol.topology import Topology

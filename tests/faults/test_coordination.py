@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hams_operator.graph_status import InstanceStatus
 from hams_operator.local.etcd import LocalEtcd
-from hams_operator.local.observe import InstanceStatus
 from hams_wire.coordination import ABSENT
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import NoSpace

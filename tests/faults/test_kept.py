@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.local.observe import InstanceStatus
+from hams_operator.graph_status import InstanceStatus
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import NotApplied

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hams_history.checker import check_directory
-from hams_operator.local.observe import View
+from hams_operator.graph_status import View
 from hams_operator.local.supervisor import Launch, Supervisor
 from tests.faults import hosts
 from tests.faults.harness import (

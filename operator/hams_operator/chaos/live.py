@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeClient, KubeError
 from hams_operator.graph_seen import ClusterGraph, instances_of, status_of
-from hams_operator.local.observe import InstanceStatus, awaited
+from hams_operator.graph_status import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 from hams_protocol.wholeness import READY, STATE_LOST

@@ -20,8 +20,8 @@ from hams_operator.cli.output import check_namespace, complain
 from hams_operator.cli.runs import OnLine, Reached, Target, chosen
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.graph_seen import ClusterGraph, status_of
+from hams_operator.graph_status import GraphStatus, InstanceStatus
 from hams_operator.learning import NothingLearnt, learning
-from hams_operator.local.observe import GraphStatus, InstanceStatus
 from hams_operator.plan.names import (
     FRONTEND_ROLE,
     GRAPH,

@@ -33,9 +33,9 @@ from hams_operator.cli.load import with_progress
 from hams_operator.cli.local_runs import choose, status_of, strike
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.up import patience_s, start_detached
+from hams_operator.graph_status import GraphStatus, InstanceStatus, awaited
 from hams_operator.limits import status_interval_s
 from hams_operator.local.home import RunFile, running
-from hams_operator.local.observe import GraphStatus, InstanceStatus, awaited
 from hams_operator.local.run import RunOptions
 from hams_protocol.graph import Graph
 from hams_protocol.wholeness import READY, STATE_LOST

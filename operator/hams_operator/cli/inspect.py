@@ -8,9 +8,9 @@ import msgspec
 from hams_operator.cli.local_runs import choose
 from hams_operator.cli.output import Output, check_lines, complain, console, print_json
 from hams_operator.cli.runs import Runs, Target, on_runs
+from hams_operator.graph_status import GraphStatus
 from hams_operator.local.control import NoAnswer, ask
 from hams_operator.local.home import GraphHome, RunFile, running
-from hams_operator.local.observe import GraphStatus
 from hams_operator.local.processes import send, wait_end
 
 down_s = 40.0

@@ -5,7 +5,7 @@ import sys
 
 from hams_operator.cli.output import Output, complain, print_json
 from hams_operator.cli.runs import Runs, Target, on_runs
-from hams_operator.local.observe import GraphStatus, InstanceStatus
+from hams_operator.graph_status import GraphStatus, InstanceStatus
 
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
 PROCESSES = ("model", "proxy", "both")

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from hams_operator.cli.local_logs import earlier_one, folder_of, show
 from hams_operator.cli.output import complain
 from hams_operator.cli.runs import OnLine, Reached, chosen
+from hams_operator.graph_status import GraphStatus, InstanceStatus
 from hams_operator.local import control, learnt
 from hams_operator.local.control import ControlReply, NoAnswer
 from hams_operator.local.home import GraphHome, RunFile, folders, refused, running
-from hams_operator.local.observe import GraphStatus, InstanceStatus
 from hams_operator.local.processes import send
 from hams_wire.profiles import ProfileReport
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hams_operator.cli.output import complain
 
 if TYPE_CHECKING:  # `hams --help` imports this module
-    from hams_operator.local.observe import GraphStatus, InstanceStatus
+    from hams_operator.graph_status import GraphStatus, InstanceStatus
     from hams_wire.profiles import ProfileReport
 
 

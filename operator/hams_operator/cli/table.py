@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hams_operator.local.observe import GraphStatus, InstanceStatus, said
+from hams_operator.graph_status import GraphStatus, InstanceStatus, said
 from hams_protocol.wholeness import READY, REDUNDANT
 
 _COLOURS = {

@@ -11,11 +11,11 @@ from hams_checkpoints.folder import CheckpointFolder
 from hams_graph import InvalidGraph, load
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.extras import missing, sentence
+from hams_operator.graph_status import GraphStatus, awaited
 from hams_operator.local import capacity
 from hams_operator.local.daemon import Start
 from hams_operator.local.etcd import has_etcd
 from hams_operator.local.home import GraphHome, refused
-from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
 from hams_wire import logs

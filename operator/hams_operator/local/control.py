@@ -19,9 +19,9 @@ from typing import Protocol
 
 import msgspec
 
+from hams_operator.graph_status import GraphStatus
 from hams_operator.learning import NothingLearnt
 from hams_operator.local.home import RunFile
-from hams_operator.local.observe import GraphStatus
 from hams_wire.errors import CoordinationError
 from hams_wire.profiles import ProfileReport
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hams_operator.graph_status import GraphStatus, awaited
 from hams_operator.local.home import refused
-from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.parent_death_signal import die_with_parent
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run
 

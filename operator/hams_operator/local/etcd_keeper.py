@@ -12,9 +12,9 @@ processes that there is no graph.
 import asyncio
 import logging
 
+from hams_operator.graph_status import said
 from hams_operator.local import limits
 from hams_operator.local.etcd import EtcdProcess
-from hams_operator.local.observe import said
 from hams_operator.local.places import pause_after
 
 log = logging.getLogger("hams.local")

@@ -18,13 +18,14 @@ import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
+from hams_operator.graph_status import FailureInfo, said
 from hams_operator.limits import log_bytes_max
 from hams_operator.local import limits
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.home import GraphHome
 from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.metrics import path_of
-from hams_operator.local.observe import Cast, FailureInfo, Observer, current, said
+from hams_operator.local.observe import Cast, Observer, current
 from hams_operator.local.places import MANAGER, Ends, Launch, LocalPod, Place, Replacements, pause_after
 from hams_operator.local.processes import send, start
 from hams_operator.local.starvation import CpuWaits

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from hams_operator.graph_status import FailureInfo
 from hams_operator.local import limits
-from hams_operator.local.observe import FailureInfo, Pids
+from hams_operator.local.observe import Pids
 from hams_protocol.ids import InstanceId
 
 restart_pause_max_s = 10.0

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from hams_operator.graph_status import GraphStatus, awaited, said
 from hams_operator.limits import log_bytes_max, status_interval_s
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready, refused
-from hams_operator.local.observe import GraphStatus, awaited, said
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
 from hams_wire import logs

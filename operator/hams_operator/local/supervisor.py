@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hams_history import lines as history
+from hams_operator.graph_status import GraphStatus, View
 from hams_operator.learning import learning
 from hams_operator.local import learnt
 from hams_operator.local.etcd import LocalEtcd
@@ -24,7 +25,7 @@ from hams_operator.local.etcd_keeper import keep
 from hams_operator.local.home import RunFile, own_birth, running
 from hams_operator.local.instances import DATA_MODULES, Instances
 from hams_operator.local.metrics import MetricsPage, Source, path_of
-from hams_operator.local.observe import GraphStatus, Observer, View
+from hams_operator.local.observe import Observer
 from hams_operator.local.places import MANAGER, Launch, Place
 from hams_operator.local.ports import HOST, claim, claim_free
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator

@@ -268,7 +268,7 @@ def test_load_on_nothing_says_so_and_prints_no_percentiles(hams):
 def test_a_table_that_goes_into_a_pipe_is_not_cut(hams):
     from hams_operator.cli.output import console
     from hams_operator.cli.table import table
-    from hams_operator.local.observe import GraphStatus, InstanceStatus
+    from hams_operator.graph_status import GraphStatus, InstanceStatus
 
     name = "an-operator-with-a-long-name-12-ab34-" * 4
     status = GraphStatus(

@@ -4,7 +4,7 @@ import pytest
 
 from hams_operator.cli.kill import pick
 from hams_operator.cli.output import CommandError
-from hams_operator.local.observe import GraphStatus, InstanceStatus
+from hams_operator.graph_status import GraphStatus, InstanceStatus
 
 
 def instance(name: str, operator: str | None, role: str, leader: bool = False) -> InstanceStatus:

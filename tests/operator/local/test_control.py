@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from hams_operator.graph_status import Condition, FailureInfo, GraphStatus, InstanceStatus
 from hams_operator.learning import NothingLearnt, learning
 from hams_operator.local.control import Ear, NoAnswer, ask
 from hams_operator.local.home import RunFile
-from hams_operator.local.observe import Condition, FailureInfo, GraphStatus, InstanceStatus
 from hams_wire.errors import CoordinationError
 
 STATUS = GraphStatus(

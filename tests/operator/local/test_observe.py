@@ -8,19 +8,8 @@ from rich.console import Console
 
 from hams_graph import load_text
 from hams_operator.cli.table import table
-from hams_operator.local.observe import (
-    Condition,
-    GraphStatus,
-    InstanceStatus,
-    OnTime,
-    PolicyReplaced,
-    awaited,
-    losses_of,
-    on_time_of,
-    replaced_in,
-    serving_of,
-    timeliness_in,
-)
+from hams_operator.graph_status import Condition, GraphStatus, InstanceStatus, OnTime, PolicyReplaced, awaited
+from hams_operator.local.observe import losses_of, on_time_of, replaced_in, serving_of, timeliness_in
 from hams_protocol.messages import Health, ProbeAnswer, RoleReport
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_protocol.wholeness import NOT_ASKED_FOR, READY, REDUNDANT
