@@ -207,7 +207,11 @@ def test_what_is_told_of_an_overload(tmp_path: Path, capsys: pytest.CaptureFixtu
     ours = result["rows"][1]
     assert status == (0 if ours["kept"] else 1)
     assert ours["kept"] == ((ours["told"] or 0.0) <= 0.5 and ours["broken"] <= 0.05)
-    assert result["rows"][0]["told"] > 0.3, "who is shed, was let in first"
+    assert result["rows"][0]["told"] == result["rows"][0]["told_let_in"] > 0.3, (
+        "who is shed, was let in first"
+    )
+    assert ours["refused"] > ours["shed"] > 0.0
+    assert ours["told"] == 0.0 < ours["told_let_in"], "most are refused, at once"
     assert result["rows"][0]["refused"] == 0.0
     assert out.with_suffix(".svg").exists()
     assert "goals under Promise" in capsys.readouterr().out
