@@ -138,22 +138,23 @@ class Lawful(Generic[U]):
         """The law that units which are handed out break; "" if none."""
         if not units:
             return ""
-        numbers = set(map(id, units))
-        if len(numbers) < len(units):
-            return "a unit is twice in one answer"
-        if not numbers <= self._waiting.keys():
-            return "a unit is handed out that does not wait"
+        waiting, seen = self._waiting, set[int]()
         for unit in units:
+            number = id(unit)
+            if number not in waiting:
+                return "a unit is handed out that does not wait"
             if unit.stage != READY:
                 return "a unit is handed out that is not READY"
-        return ""
+            seen.add(number)
+        return "" if len(seen) == len(units) else "a unit is twice in one answer"
 
     def _broken_batch(self, batch: list[U]) -> str:
         """The law that a batch breaks; "" if none."""
         if not batch:
             return ""
         head = batch[0]
-        if head.attempts == 0 and [unit for unit in self._suspects.values() if unit.stage == READY]:
+        suspects = [unit for unit in self._suspects.values() if unit.stage == READY]
+        if suspects and head.attempts == 0:
             return "a suspect waits, and others run before it"
         if len(batch) == 1:
             return ""
@@ -225,8 +226,9 @@ class Lawful(Generic[U]):
 
     def _returned(self, units: list[U]) -> list[U]:
         waiting, suspects = self._waiting, self._suspects
-        for number in map(id, units):
-            waiting.pop(number, None)
-            if suspects:
-                suspects.pop(number, None)
+        for unit in units:
+            waiting.pop(id(unit), None)
+        if suspects:
+            for unit in units:
+                suspects.pop(id(unit), None)
         return units

@@ -185,8 +185,12 @@ class Pending(Generic[U]):
     def spans_of(self, units: list[U]) -> list[Span[U]] | None:
         """The spans in which these units lie, in an order in which they can be cut; None if one is here no
         more."""
-        places: dict[tuple[int, int], ClassLine[U]] = {}
+        spans: list[Span[U]] = []
         for unit in units:
+            last = spans[-1] if spans else None
+            if last is not None and last.high < len(last.line.units) and last.line.units[last.high] is unit:
+                last.high += 1  # mostly they lie together, as they did when they were chosen
+                continue
             line = self.lines.get(unit.batch_key)
             of_class = None if line is None else line.classes.get(unit.cls if self._by_class else 0)
             if of_class is None:
@@ -198,13 +202,8 @@ class Pending(Generic[U]):
                 at += 1
             if at == len(of_class.units):
                 return None
-            places[of_class.cls, at] = of_class
-        spans: list[Span[U]] = []
-        for cls, at in sorted(places, reverse=True):
-            if spans and spans[-1].line.cls == cls and spans[-1].low == at + 1:
-                spans[-1].low = at
-            else:
-                spans.append(Span(places[cls, at], at, at + 1))
+            spans.append(Span(of_class, at, at + 1))
+        spans.sort(key=_by_place, reverse=True)
         return spans
 
     def all_ready(self, spans: list[Span[U]]) -> bool:
@@ -270,6 +269,10 @@ class Pending(Generic[U]):
 
 def _wide(rows: list[int]) -> int:
     return sum([number > 1 for number in rows])
+
+
+def _by_place(span: Span[U]) -> tuple[int, int]:
+    return span.line.cls, span.low
 
 
 def _by_due(keyed: tuple[float, int, U]) -> tuple[float, int]:

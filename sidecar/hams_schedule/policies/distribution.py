@@ -238,11 +238,14 @@ class Distribution(LatenessPolicy[U]):
             least = self.rest.least_of_all() + self._points.least()
             return overdue(self.pending.all_lines(), now + least)
         spans: list[Span[U]] = []
-        for line in self.pending.all_lines():
-            after = self.rest.least(line.cls)
-            if not self.profiles.compares:  # or a profile of a slower machine would never see a batch
-                after += tables.drop[tables.rank_of(line.cls)]
-            spans += overdue([line], now + after)
+        compares = self.profiles.compares
+        for line in self.pending.lines.values():
+            for cls, of_class in line.classes.items():
+                instant = now + self.rest.least(cls)
+                if not compares:  # or a profile of a slower machine would never see a batch
+                    instant += tables.drop[tables.rank_of(cls)]
+                if of_class.dues[0] < instant:
+                    spans += overdue([of_class], instant)
         return spans
 
     def _expected_s(self, units: list[U]) -> float:
