@@ -124,7 +124,7 @@ class Keyed(MutableMapping[Key, Value]):
         if default is not MISSING and key not in self:
             return default
         value = self[key]
-        value = value.copy() if isinstance(value, np.ndarray) else value
+        value = value if self._is_bytes else value.copy()  # a record too is a view of its row
         del self[key]
         return value
 

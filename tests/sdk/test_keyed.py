@@ -278,6 +278,14 @@ def test_what_is_popped_is_what_was_there() -> None:
         keyed.popitem()
 
 
+@pytest.mark.parametrize("row", [np.dtype([("a", "<i4"), ("b", "<f4", (2,))]), np.dtype("<i8")], ids=str)
+def test_a_record_or_a_number_that_is_popped_is_what_was_there(row: Any) -> None:
+    keyed = Keyed(row=row, keys=str, max_keys=2)
+    keyed["a"] = keyed["b"] = value = np.array((7, (1, 2)), row) if row.names else np.array(7, row)
+    assert keyed.pop("b") == value
+    assert keyed.popitem() == ("a", value)
+
+
 def test_the_row_of_the_oldest_key_may_be_set_under_another_one() -> None:
     keyed = full()
     keyed["c"] = keyed["a"]
