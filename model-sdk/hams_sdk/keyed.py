@@ -408,9 +408,10 @@ class Keyed(MutableMapping[Key, Value]):
         if self._is_bytes:
             if not isinstance(value, bytes | bytearray | memoryview):
                 raise ModelFault(f"expected a value of bytes, found a {type(value).__name__}")
-            if len(value) > size:
-                raise ModelFault(f"expected a value of at most {size} bytes, found one of {len(value)}")
-            return np.void(bytes(value).ljust(size, b"\0")), len(value)
+            data = bytes(value)  # a memoryview counts its elements, which may have several bytes
+            if len(data) > size:
+                raise ModelFault(f"expected a value of at most {size} bytes, found one of {len(data)}")
+            return np.void(data.ljust(size, b"\0")), len(data)
         array = np.asarray(value)
         if array.shape != self._row.shape or not np.can_cast(array.dtype, self._row.base, "same_kind"):
             raise ModelFault(

@@ -205,6 +205,14 @@ def test_what_does_not_fit_is_refused_at_the_write(write: Any, message: str) -> 
     assert len(keyed) == 0
 
 
+def test_bytes_are_counted_as_bytes_whatever_the_elements_of_their_view_are() -> None:
+    keyed = Keyed(row=bytes, row_bytes=8, keys=str, max_keys=3)
+    keyed["a"] = memoryview(np.array([1, 2], "<i4"))
+    assert keyed["a"] == b"\1\0\0\0\2\0\0\0"
+    with pytest.raises(ModelFault, match="a value of at most 8 bytes, found one of 12"):
+        keyed["a"] = memoryview(np.array([1, 2, 3], "<i4"))
+
+
 def test_an_array_of_another_shape_or_type_is_refused() -> None:
     keyed = Keyed(row=PAIR, keys=int, max_keys=3)
     for value in ([1, 2, 3], 1.0, np.zeros(2, np.complex64)):
