@@ -114,6 +114,8 @@ class Staging:
             array = self._mirrors[device].bytes_of(begin, end)
         else:
             plain = leaf.detach().resolve_conj().resolve_neg().contiguous()
+            if not plain.data_ptr():  # of a subclass that wraps others, and has no memory of its own
+                plain = torch_module().empty(leaf.shape, dtype=leaf.dtype, device="cpu").copy_(plain)
             return int(plain.data_ptr()), plain
         return int(array.ctypes.data), array
 

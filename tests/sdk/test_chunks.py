@@ -229,3 +229,33 @@ def test_a_constant_behind_a_mapping_that_grows_is_compared_all_the_same() -> No
 
     with pytest.raises(StateFault, match="declared constant"):
         many_captures()
+
+
+def test_a_tensor_that_wraps_another_is_captured_by_what_it_says() -> None:
+    """It has no memory of its own: where that is, is 0."""
+    torch = pytest.importorskip("torch")
+
+    class Wraps(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner: Any) -> None:
+            self.held = inner
+
+        @classmethod
+        def __torch_dispatch__(cls, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inner = torch.utils._pytree.tree_map(lambda item: getattr(item, "held", item), args)
+            value = call(*inner, **(kwargs or {}))
+            return cls(value) if call is torch.ops.aten.detach.default else value
+
+    wraps = Wraps(torch.zeros(8 * CHUNK))
+    state = State({"wraps": wraps})
+    proxy = Proxy(state)
+    for at in range(3):
+        assert proxy.capture() == whole(state)
+        wraps.held[at] = 1.0
+    image = bytearray(whole(state))
+    wraps.held.zero_()
+    state.load(memoryview(image))
+    assert wraps.held.nonzero().reshape(-1).tolist() == [0, 1, 2]
