@@ -1,8 +1,9 @@
 """Where everything of a state's image lies.
 
-An image describes itself: magic, header length, JSON header (layout, tree of each holder, leaves with dtype,
-shape and place), then the leaves, each aligned. A plan is made anew only when leaves come or go, or have
-another datatype, shape or device, or when a number in a tree has changed: a model may have hundreds of them.
+An image describes itself: magic, header length, JSON header (layout, tree of each holder, versions of
+modules, leaves with dtype, shape and place), then the leaves, each aligned. A plan is made anew only when
+leaves come or go, or have another datatype, shape or device, or when a number in a tree has changed: a
+model may have hundreds of them.
 """
 
 import json
@@ -17,6 +18,7 @@ from hams_sdk.datatypes import is_tensor, leaf_nbytes
 from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
 from hams_sdk.limits import HEADER_STEP_BYTES
+from hams_sdk.tree import Versions, Writer
 
 MAGIC = b"HAMSST01"
 HEAD = struct.Struct("<8sQ")
@@ -46,7 +48,7 @@ class Plan:
     order: list[int]
     devices: dict[Any, list[int]]
     tracked: dict[int, Tracked]
-    made_for: tuple[str, list[Any]]
+    made_for: tuple[str, list[Any], Versions]
 
     def place(self, index: int) -> tuple[Any, ...]:
         """All that tells a leaf that is tracked from another one, or from what it was. Not its number, which
@@ -55,9 +57,10 @@ class Plan:
         return tracked.holder, tracked.number, self.spans[index], self.made_for[1][index]
 
 
-def made_for(trees: Mapping[str, Any], leaves: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
+def made_for(trees: Mapping[str, Any], writer: Writer) -> tuple[str, list[Any], Versions]:
     """All that a plan depends on."""
-    return json.dumps(trees, separators=(",", ":")), [(path, _kind(leaf)) for path, leaf in leaves]
+    kinds = [(path, _kind(leaf)) for path, leaf in writer.leaves]
+    return json.dumps(trees, separators=(",", ":")), kinds, writer.versions
 
 
 def plan_of(
@@ -65,7 +68,7 @@ def plan_of(
     layout: Sequence[Sequence[Any]],
     leaves: Sequence[tuple[str, Any]],
     tracked: dict[int, Tracked],
-    basis: tuple[str, list[Any]],
+    basis: tuple[str, list[Any], Versions],
 ) -> Plan:
     """Place everything. Raises StateFault for leaves that cannot be captured."""
     placed: list[list[Any]] = [
@@ -84,7 +87,8 @@ def plan_of(
     for index in sorted(range(len(placed)), key=order):
         placed[index][3] = at
         at += (placed[index][4] + ALIGN - 1) & ~(ALIGN - 1)
-    rest = json.dumps({"signature": signature, "layout": layout, "leaves": placed}, separators=(",", ":"))
+    beside = {"signature": signature, "layout": layout, "versions": basis[2], "leaves": placed}
+    rest = json.dumps(beside, separators=(",", ":"))
     header = f'{{"trees":{basis[0]},{rest[1:]}'.encode()
     header += b" " * (-(HEAD.size + len(header)) % HEADER_STEP_BYTES)
     head = HEAD.pack(MAGIC, len(header)) + header

@@ -202,7 +202,7 @@ class State:
                 # Of a mapping, the first leaf is what is always compared.
                 for index in range(first + (name not in self._constants), len(writer.leaves)):
                     tracked[index] = Tracked(None if name in self._constants else keyed, name, index - first)
-        basis = made_for(trees, writer.leaves)
+        basis = made_for(trees, writer)
         if self._plan is None or self._plan.made_for != basis:
             self._check_shapes(dict(writer.leaves))
             layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
@@ -297,6 +297,8 @@ class State:
             copies = _is_module(holder) and patch.takes_bytes(holder)
             in_place = copies or isinstance(holder, np.ndarray | Keyed) or is_tensor(holder)
             value = tree.decode(header["trees"][name], view if in_place else own)
+            if versions := header.get("versions"):
+                tree.put_versions(value, name, versions)
             if isinstance(holder, Opaque):
                 holder.set(value)
             elif isinstance(holder, np.ndarray):
@@ -386,6 +388,9 @@ def _check_header(header: object, nbytes: int) -> None:
         or not isinstance(header["trees"], dict)
     ):
         raise TypeError("expected an object with a signature and trees")
+    for modules in header.get("versions", {}).values():  # an older SDK writes none
+        if not all(type(version) is int for version in modules.values()):
+            raise TypeError("expected versions that are numbers")
     for path, dtype, shape in header["layout"]:
         if not (isinstance(path, str) and isinstance(dtype, str)):
             raise TypeError("expected texts in the layout")

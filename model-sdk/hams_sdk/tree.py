@@ -20,11 +20,16 @@ Leaf = Any
 """A torch tensor, numpy array or bytes."""
 
 
+Versions = dict[str, dict[str, int]]
+"""Of each `state_dict` of a module, by its path: which version of its class wrote each part, by its name."""
+
+
 class Writer:
-    """Collects the leaves of one tree, with their paths."""
+    """Collects the leaves of one tree, with their paths, and what PyTorch notes beside modules' entries."""
 
     def __init__(self) -> None:
         self.leaves: list[tuple[str, Leaf]] = []
+        self.versions: Versions = {}
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Json:
         """JSON for `value`; its tensors are appended to `leaves`. Raises StateFault that names what cannot be
@@ -50,6 +55,8 @@ class Writer:
                 }
         for tag, kind in _MAPPINGS.items():
             if type(value) is kind:
+                if written_by := getattr(value, "_metadata", None):
+                    self.versions[path] = _versions_of(written_by)
                 return {
                     tag: [
                         [
@@ -101,6 +108,26 @@ def decode(tree: Json, leaf: Callable[[int], Leaf]) -> Any:
     if tag == "device":
         return torch_module().device(content)
     raise StateFault(f"state image of another format: unknown tag {tag!r}")
+
+
+def put_versions(value: Any, path: str, versions: Versions) -> None:
+    """Note in each `state_dict` of a module which versions wrote it, as `Writer` found them: a part reads
+    what it takes for another version's in another way."""
+    if isinstance(value, dict):
+        if path in versions and type(value) is collections.OrderedDict:
+            ordered: Any = value  # PyTorch has it as an attribute
+            ordered._metadata = collections.OrderedDict(
+                (name, {"version": version}) for name, version in versions[path].items()
+            )
+        for key, item in value.items():
+            put_versions(item, f"{path}/{key}", versions)
+    elif isinstance(value, list | tuple | collections.deque):
+        for index, item in enumerate(value):
+            put_versions(item, f"{path}/{index}", versions)
+
+
+def _versions_of(metadata: dict[str, dict[str, Any]]) -> dict[str, int]:
+    return {name: about["version"] for name, about in metadata.items() if type(about.get("version")) is int}
 
 
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {

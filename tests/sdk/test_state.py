@@ -390,3 +390,38 @@ def test_nothing_of_a_module_with_a_state_dict_of_its_own_lies_in_what_was_loade
     assert bytes(image) == before
     image[:] = b"\xff" * len(image)
     assert kept.tolist() == [7.0] * 4
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_module_is_told_that_its_own_version_wrote_what_it_loads(nested: bool) -> None:
+    """One of two versions of a class may read the other's entries in another way."""
+    torch = pytest.importorskip("torch")
+
+    class Scaled(torch.nn.Module):
+        _version = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+
+        def _load_from_state_dict(self, given: Any, prefix: str, written_by: Any, *rest: Any) -> None:
+            if written_by.get("version", 1) < 2:
+                given[prefix + "scale"] = given[prefix + "scale"].exp()  # version 1 had the logarithm
+            super()._load_from_state_dict(given, prefix, written_by, *rest)
+
+    class Keeps:
+        def __init__(self, net: Any) -> None:
+            self.net = net
+
+        def state_dict(self) -> Any:
+            return {"nets": [self.net.state_dict()]}
+
+        def load_state_dict(self, given: Any) -> None:
+            self.net.load_state_dict(given["nets"][0])
+
+    def state_of(net: Any) -> State:
+        return State({"net": Keeps(net) if nested else net})
+
+    nets = [torch.nn.Sequential(Scaled(), torch.nn.BatchNorm1d(3)) for _ in range(2)]
+    state_of(nets[1]).load(captured(state_of(nets[0])))
+    assert nets[1][0].scale.tolist() == [1, 1, 1]
