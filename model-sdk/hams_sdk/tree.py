@@ -50,9 +50,10 @@ class Writer:
             return [self.encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
         for tag, kind in _SEQUENCES.items():
             if type(value) is kind:
-                return {
-                    tag: [self.encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
-                }
+                items = [self.encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
+                if isinstance(value, collections.deque) and value.maxlen is not None:
+                    return {"bounded": [value.maxlen, items]}
+                return {tag: items}
         for tag, kind in _MAPPINGS.items():
             if type(value) is kind:
                 if written_by := getattr(value, "_metadata", None):
@@ -99,6 +100,8 @@ def decode(tree: Json, leaf: Callable[[int], Leaf]) -> Any:
     if tag in _MAPPINGS:
         pairs = ((decode(key, leaf), decode(item, leaf)) for key, item in content)
         return _MAPPINGS[tag](dict(pairs)) if tag == "counter" else _MAPPINGS[tag](pairs)
+    if tag == "bounded":
+        return collections.deque((decode(item, leaf) for item in content[1]), content[0])
     if tag == "dtype":
         torch = torch_module()
         value = getattr(torch, content)

@@ -55,6 +55,7 @@ trees = st.recursive(
         | st.dictionaries(keys, inner)
         | st.dictionaries(keys, inner).map(collections.OrderedDict)
         | st.frozensets(st.integers())
+        | st.builds(collections.deque, st.lists(inner), st.none() | st.integers(0, 3))
     ),
     max_leaves=20,
 )
@@ -67,7 +68,9 @@ def same(left: Any, right: Any) -> bool:
         return False
     if isinstance(left, dict):
         return list(left) == list(right) and all(same(item, right[key]) for key, item in left.items())
-    if isinstance(left, list | tuple):
+    if isinstance(left, collections.deque) and left.maxlen != right.maxlen:
+        return False
+    if isinstance(left, list | tuple | collections.deque):
         return len(left) == len(right) and all(map(same, left, right))
     return bool(left == right)
 
