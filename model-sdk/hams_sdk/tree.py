@@ -36,6 +36,11 @@ class Writer:
         captured."""
         if value is None or type(value) in (bool, int, float, str):
             return value
+        if isinstance(value, np.ma.MaskedArray):
+            raise StateFault(
+                f'state "{path}" is a masked array, whose mask would be left out; keep data and mask as '
+                "two arrays"
+            )
         if is_tensor(value) or isinstance(value, np.ndarray | np.generic):
             return (
                 {"leaf": self._add(path, value), "scalar": True}

@@ -133,6 +133,8 @@ def test_the_digests_of_an_image_tell_which_parts_differ() -> None:
         ({"n": 3}, 'state "n" is a int: expected a tensor'),
         ({"a": np.array([object()])}, "use hams_sdk.Opaque"),
         ({"h": Holder({"x": [object()]})}, 'state "h/x/0" holds a builtins.object'),
+        ({"a": np.ma.zeros(3)}, 'state "a" is a masked array'),
+        ({"h": Holder({"x": np.ma.zeros(3)})}, 'state "h/x" is a masked array'),
         ({3: np.zeros(1)}, "names of state are strings, got 3"),
     ],
 )
