@@ -81,6 +81,8 @@ class State:
         entries: list[LayoutEntry] = []
         self._in_place: dict[str, LayoutEntry] = {}
         """Tensors that a load writes into, by path."""
+        self._strict: set[str] = set()
+        """Modules that take these and no others."""
         for name, holder in self._holders.items():
             entries.append(LayoutEntry(name, _kind(holder), ()))
             if not isinstance(holder, Opaque):
@@ -92,7 +94,9 @@ class State:
                     if not isinstance(leaf, bytes) and not isinstance(holder, Keyed)
                 ]
                 entries += tensors
-                self._in_place |= {entry.path: entry for entry in tensors} if _keeps_shapes(holder) else {}
+                if _keeps_shapes(holder):
+                    self._in_place |= {entry.path: entry for entry in tensors}
+                    self._strict |= {name} if _is_module(holder) and patch.takes_bytes(holder) else set()
         self.layout = tuple(entries)
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
         self.estimate_nbytes = sum(leaf_nbytes(leaf) for _, leaf in writer.leaves) + 4096
@@ -194,9 +198,11 @@ class State:
         writer = tree.Writer()
         trees: dict[str, Any] = {}
         tracked: dict[int, Tracked] = {}
+        ranges: dict[str, slice] = {}
         for name, holder in self._holders.items():
             first = len(writer.leaves)
             trees[name] = writer.encode(_read(holder), name)
+            ranges[name] = slice(first, len(writer.leaves))
             keyed = holder if isinstance(holder, Keyed) else None
             if keyed is not None or name in self._constants:
                 # Of a mapping, the first leaf is what is always compared.
@@ -204,15 +210,18 @@ class State:
                     tracked[index] = Tracked(None if name in self._constants else keyed, name, index - first)
         basis = made_for(trees, writer)
         if self._plan is None or self._plan.made_for != basis:
-            self._check_shapes(dict(writer.leaves))
+            strict = [path for name in self._strict for path, _ in writer.leaves[ranges[name]]]
+            self._check_shapes(dict(writer.leaves), strict)
             layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
             self._plan = plan_of(self.signature, layout, writer.leaves, tracked, basis)
         return self._plan, [leaf for _, leaf in writer.leaves]
 
-    def _check_shapes(self, leaves: Mapping[str, Any]) -> None:
+    def _check_shapes(self, leaves: Mapping[str, Any], strict: Sequence[str]) -> None:
         """What is loaded in place has the shape that a fresh model gives it: one of another shape could be
-        captured, and never be loaded. Raises StateFault."""
-        for path, entry in self._in_place.items():
+        captured, and never be loaded; neither could one more of a module (`strict`: their paths). Raises
+        StateFault."""
+        expected: dict[str, LayoutEntry | None] = {**dict.fromkeys(strict), **self._in_place}
+        for path, entry in expected.items():
             leaf = leaves.get(path)
             now = None if leaf is None else LayoutEntry(path, dtype_name(leaf), shape_of(leaf))
             if now != entry:

@@ -347,6 +347,24 @@ def test_a_module_may_not_change_its_shapes_unless_it_loads_them_itself() -> Non
     assert torch.equal(fresh.embedding.weight, net.embedding.weight)
 
 
+def test_a_module_may_not_get_a_tensor_that_a_fresh_one_has_not() -> None:
+    """It could be captured, and every backup would refuse it as unexpected."""
+    torch = pytest.importorskip("torch")
+
+    class Caches(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+            self.register_buffer("cache", None)
+
+    net = Caches()
+    state = State({"net": net, "net2": torch.nn.Linear(2, 2)})
+    captured(state)
+    net.cache = torch.zeros(3)
+    with pytest.raises(StateFault, match=r'"net/cache": expected none.*found torch.float32 \[3\]'):
+        captured(state)
+
+
 def test_what_a_holder_of_ones_own_gives_may_grow() -> None:
     class Buffer:
         def __init__(self) -> None:
