@@ -83,6 +83,7 @@ class State:
         """Tensors that a load writes into, by path."""
         self._strict: set[str] = set()
         """Modules that take these and no others."""
+        self._groups = {name: _groups_of(holder) for name, holder in self._holders.items()}
         for name, holder in self._holders.items():
             entries.append(LayoutEntry(name, _kind(holder), ()))
             if not isinstance(holder, Opaque):
@@ -212,6 +213,7 @@ class State:
         if self._plan is None or self._plan.made_for != basis:
             strict = [path for name in self._strict for path, _ in writer.leaves[ranges[name]]]
             self._check_shapes(dict(writer.leaves), strict)
+            self._check_groups()
             layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
             self._plan = plan_of(self.signature, layout, writer.leaves, tracked, basis)
         return self._plan, [leaf for _, leaf in writer.leaves]
@@ -229,6 +231,17 @@ class State:
                     f'state "{path}": expected {_brief(entry)}, as initialize returned it, found '
                     f"{_brief(now)}: it is loaded in place, so its shape may not change "
                     "(hams_sdk.Opaque, or a state_dict of your own, may hold what grows)"
+                )
+
+    def _check_groups(self) -> None:
+        """A fresh optimizer takes as many groups, of as many parameters, as it has itself. Raises
+        StateFault."""
+        for name, groups in self._groups.items():
+            if groups is not None and (now := _groups_of(self._holders[name])) != groups:
+                raise StateFault(
+                    f'state "{name}": expected an optimizer of groups of {groups} parameters, as initialize '
+                    f"returned it, found {now}: no other could load it (add all groups in initialize; "
+                    "`requires_grad` and `lr` may change later)"
                 )
 
     def _pieces(
@@ -521,6 +534,17 @@ def _with_gradient(holder: Any) -> Iterator[Any]:
 def _is_module(holder: Any) -> bool:
     torch = torch_module()
     return torch is not None and isinstance(holder, torch.nn.Module)
+
+
+def _groups_of(holder: Any) -> list[int] | None:
+    """How many parameters each group of one of PyTorch's optimizers has; None for all else, and for one that
+    says itself what it loads."""
+    torch = torch_module()
+    if torch is None or not isinstance(holder, torch.optim.Optimizer):
+        return None
+    own = type(holder).load_state_dict is torch.optim.Optimizer.load_state_dict
+    own = own and not getattr(holder, "_optimizer_load_state_dict_pre_hooks", None)
+    return [len(group["params"]) for group in holder.param_groups] if own else None
 
 
 def _keeps_shapes(holder: Any) -> bool:

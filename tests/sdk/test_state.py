@@ -365,6 +365,19 @@ def test_a_module_may_not_get_a_tensor_that_a_fresh_one_has_not() -> None:
         captured(state)
 
 
+def test_an_optimizer_may_not_get_a_group_that_a_fresh_one_has_not() -> None:
+    """It could be captured, and every backup would refuse it."""
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([net.weight], lr=0.1, momentum=0.9)
+    state = State({"net": net, "opt": optimizer})
+    optimizer.param_groups[0]["lr"] = 0.01
+    captured(state)
+    optimizer.add_param_group({"params": [net.bias]})
+    with pytest.raises(StateFault, match=r'"opt": expected .*groups of \[1\].*found \[1, 1\]'):
+        captured(state)
+
+
 def test_what_a_holder_of_ones_own_gives_may_grow() -> None:
     class Buffer:
         def __init__(self) -> None:
