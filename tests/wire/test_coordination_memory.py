@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hams_wire.coordination import ABSENT, Deleted, MemoryStore, Put, Restored, Snapshot
-from hams_wire.errors import AuthExpired, LeaseGone, Lost, NoSpace, Unavailable, Unknown
+from hams_wire.errors import AuthExpired, Closed, LeaseGone, Lost, NoSpace, Unavailable, Unknown
 
 
 async def test_a_lost_reply_leaves_an_applied_write_unknown() -> None:
@@ -94,6 +94,21 @@ async def test_a_registration_returns_in_spite_of(fault: str) -> None:
     assert entry.lease == registration.lease
     assert registration.times_lost == 1
     assert len(store.leases()) == 1
+    await client.close()
+
+
+async def test_a_registration_whose_upkeep_fails_ends_with_an_error() -> None:
+    """No error means that its owner may not return, and knows why."""
+    store = MemoryStore()
+    client = store.client()
+
+    async def permit() -> tuple[()]:
+        raise OSError("not of etcd")
+
+    registration = await client.register("m/i", b"here", 5, permit)
+    store.expire(registration.lease)
+    await registration.ended.wait()
+    assert isinstance(registration.error, Closed)
     await client.close()
 
 

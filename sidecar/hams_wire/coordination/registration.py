@@ -145,13 +145,15 @@ class Registration:
                 self.held.clear()
                 self.lost.set()
                 if not await self._return():
+                    self._end(None)
                     return
                 self.lost.clear()
                 self.held.set()
         except CoordinationError as error:
             self._end(error)
         finally:
-            self._end(None)  # whatever ended it, it is not held up any more
+            # Whatever else ended it, it is not held up any more, and whoever relies on it has to hear that.
+            self._end(Closed(f"what keeps {self.key} has failed"))
 
     async def _hold(self) -> None:
         """Return when etcd no longer has the key under this lease."""
