@@ -325,10 +325,10 @@ class ModelLink:
             ):
                 session.batch.asking = True  # one question at a time: each waits for room
                 session.later(self._grant_outputs(session, session.batch, frame))
-            case frames.LoadDone() if session.loads and session.loads[0].effect.token == frame.token:
+            case frames.LoadDone() if session.loads_sent and session.loads[0].effect.token == frame.token:
                 self._images.loaded(session, frame.seconds)
                 self._emit(Loaded(frame.token))
-            case frames.LoadRefused() if session.loads and session.loads[0].effect.token == frame.token:
+            case frames.LoadRefused() if session.loads_sent and session.loads[0].effect.token == frame.token:
                 self._images.not_loaded(session)
                 self._emit(Loaded(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:

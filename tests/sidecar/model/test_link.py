@@ -807,6 +807,8 @@ async def test_garbage_on_the_socket_is_closed_and_the_model_serves_on(
         (5, b'{"id":1,"sizes":[-1],"units":[0]}'),
         (8, b'{"version":0,"nbytes":1}'),
         (10, b'{"token":0}'),
+        (10, b'{"token":3}'),
+        (11, b'{"token":3,"message":"no"}'),
         (66, b"{}"),
     ],
 )
@@ -826,6 +828,7 @@ async def test_a_model_process_that_breaks_the_contract_is_dead(hosts: Any, kind
     writer.write(frame(2, b'{"signature":"s","layout":[],"estimate_nbytes":0}'))
     await host.next(ModelReady)
     host.begin(host.x((1, 2)))
+    host.link.perform(LoadState(3, image(host.states, b"a state")))  # waits for the end of the batch
     writer.write(frame(kind, body))
     assert "broke the contract" in (await host.next(ModelDied)).reason
     for _, opened in channels.values():
