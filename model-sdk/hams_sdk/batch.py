@@ -9,6 +9,7 @@ from typing import Any
 
 from hams_sdk.datatypes import Array, torch_module
 from hams_sdk.errors import NoSuchInput
+from hams_sdk.limits import MESSAGE_CHARS_MAX
 
 Scalar = bool | int | float | str
 
@@ -77,7 +78,7 @@ class Batch:
 
     def fail(self, unit: Unit, message: str) -> None:
         """`message` is this unit's error and its reply; the rest of the batch is as it was."""
-        self.errors[self._index(unit)] = str(message)
+        self.errors[self._index(unit)] = str(message)[:MESSAGE_CHARS_MAX]  # all of them go in one frame
 
     def refuse(self, unit: Unit) -> None:
         """This unit's value is not acceptable: a First join tries the next one."""

@@ -68,6 +68,19 @@ def test_a_stateful_model_whose_initialize_returns_nothing_is_refused_and_an_emp
     engine(Nothing(), stateful=False)
 
 
+def test_the_error_of_a_unit_is_bounded() -> None:
+    """A frame that is too large ends the process, and a retry would end the next one."""
+
+    class Wordy(Empty):
+        def run(self, batch: hams_sdk.Batch) -> Any:
+            batch.fail(batch.units[0], "no " * 6_000_000)
+
+    made = engine(Wordy())
+    result = made.run([UnitInput("one", 1, [np.zeros((1, 2), np.float32)], {})], lambda: None)
+    assert result.units is not None
+    assert result.units[0].error == ("no " * 667)[:2000]
+
+
 def test_a_warm_up_leaves_no_trace_in_state_and_generators() -> None:
     model = Sum()
     made = engine(model, warm_up={})
