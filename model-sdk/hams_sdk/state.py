@@ -506,6 +506,8 @@ def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
     if dtype == "bytes":
         return bytes(data)
     if not dtype.startswith("torch."):
+        if not data:  # of the empty text not even an element has bytes
+            return np.zeros(shape, dtype)
         return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
     torch = torch_module()
     if torch is None:

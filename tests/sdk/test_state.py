@@ -93,6 +93,7 @@ def test_arrays_come_back_into_the_same_objects_and_holders_get_their_own() -> N
             "inner": np.array(["ab", "c"]),
             "zero": np.zeros((0, 3), np.int8),
             "scalar": np.float32(2.5),
+            "text": np.array(["ab", ""])[1],
             "point": np.array(7),
         }
     )
@@ -105,6 +106,7 @@ def test_arrays_come_back_into_the_same_objects_and_holders_get_their_own() -> N
     assert holder.content["inner"].tolist() == ["ab", "c"]
     assert holder.content["zero"].shape == (0, 3)
     assert type(holder.content["scalar"]) is np.float32
+    assert holder.content["text"] == ""
     assert holder.content["point"] == 7
     holder.content["inner"][0] = "zz"  # its own memory: the image is as it was
     state.load(image)
