@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hams_operator.plan.difference import is_ours
-from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, SPEC_FILE, GraphRef, Json
+from hams_operator.plan.names import FRONTEND_ROLE, MANAGER_ROLE, SPEC_FILE, GraphRef, Json, incarnation_in
 from hams_protocol.graph import Graph
 from hams_wire.spec import MalformedSpec, decode_spec
 
@@ -95,10 +95,10 @@ def _read(
 
 
 def _incarnation(item: Json) -> int:
-    return int((item["metadata"].get("labels") or {}).get(INCARNATION, "0"))
+    return incarnation_in(item["metadata"].get("labels") or {})
 
 
 def incarnation_of(uid: str, place: GraphRef) -> int:
     """Which incarnation of a resource has this uid in etcd."""
     number = uid.removeprefix(f"{place.owner_uid}-r")
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0

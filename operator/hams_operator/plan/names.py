@@ -1,6 +1,7 @@
 """Names, labels, ports and paths on which the objects of a graph agree; and where and with what a graph is to
 run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,6 +151,13 @@ class Settings:
     log_format: str = "text"
     pod_fields: tuple[str, ...] = POD_FIELDS
     service_fields: tuple[str, ...] = SERVICE_FIELDS
+
+
+def incarnation_in(labels: Mapping[str, str]) -> int:
+    """Of the object with these labels; 0 where the label is not there or no number. Whoever may write a pod
+    may label it, and the controller of all graphs must not end of that."""
+    text = labels.get(INCARNATION, "")
+    return int(text) if text.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, MODEL, OPERATOR, ROLE, Json
+from hams_operator.plan.names import FRONTEND_ROLE, MANAGER_ROLE, MODEL, OPERATOR, ROLE, Json, incarnation_in
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 
@@ -78,7 +78,7 @@ def pod_seen(item: Json) -> Pod:
     return Pod(
         name=metadata["name"],
         of=labels.get(OPERATOR) or labels.get(ROLE, ""),
-        incarnation=int(labels.get(INCARNATION, "0")),
+        incarnation=incarnation_in(labels),
         ready=conditions.get("Ready", {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
         role=labels.get(ROLE, ""),

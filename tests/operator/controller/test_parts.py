@@ -379,6 +379,21 @@ async def test_a_broken_watch_goes_on_where_it_ended(quick: None) -> None:
     assert await follow(Script([[pod("a")]], [KubeError(0, "broken"), events])) == ["a", "b"]
 
 
+async def test_a_pod_with_a_label_that_is_no_number_ends_no_follower(quick: None) -> None:
+    """Whoever may make pods in a namespace may label them so."""
+    labels = {"hams.dev/graph": "g", "hams.dev/incarnation": "one"}
+    odd = {**pod("odd", 10), "metadata": {**pod("odd", 10)["metadata"], "labels": labels}}
+    script = Script([[odd]], [[{"type": "ADDED", "object": pod("b", 11)}]])
+    store = Store(lambda key: None)
+    follower = ObjectFollower(script, PODS, "", "x", store.put, lambda ns, name: None)
+    task = asyncio.ensure_future(follower.run())
+    over = asyncio.ensure_future(script.over.wait())
+    await asyncio.wait((task, over), timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert not task.done(), "the follower has ended"
+    assert [seen.incarnation for seen in store.pods(("ns", "g"))] == [0]
+    task.cancel()
+
+
 # -- the store -----------------------------------------------------------------------------------------------
 
 
