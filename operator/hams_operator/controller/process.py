@@ -38,6 +38,12 @@ from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
 
 log = logging.getLogger("hams.controller")
 
+begin_wait_s = 10.0
+"""The first look at a graph waits this long for etcd, and for all objects to be listed."""
+
+unseen_pause_s = 2.0
+"""Between two looks at a graph whose objects have not been listed yet."""
+
 SELECTOR = f"app.kubernetes.io/managed-by=hams,{GRAPH}"
 
 
@@ -92,6 +98,8 @@ class Controller:
             self.workers.enqueue(key)
 
     async def _work(self, key: GraphKey) -> float | None:
+        if not all(follower.synced.is_set() for follower in self._followers_of(key[0])):
+            return unseen_pause_s  # what is not seen is not missing
         item = self.store.graph(key)
         if item is not None:
             self._keys[item["metadata"]["uid"]] = key
@@ -99,6 +107,24 @@ class Controller:
         if self.store.graph(key) is None:
             self._keys = {uid: other for uid, other in self._keys.items() if other != key}
         return again_s
+
+    def _followers_of(self, namespace: str) -> Iterator[ObjectFollower]:
+        return (item for item in self._followers if item.namespace in ("", namespace))
+
+    async def _listed(self) -> None:
+        """Wait for what there is to be known; not for ever. A namespace whose objects cannot be listed (it is
+        being deleted, its RoleBinding is gone) holds up its own graphs only."""
+        try:
+            async with asyncio.timeout(begin_wait_s):
+                for follower in self._followers:
+                    await follower.synced.wait()
+                await self.cache.read.wait()
+        except TimeoutError:
+            unseen = {item.namespace or "the cluster" for item in self._followers if not item.synced.is_set()}
+            if unseen:
+                log.warning("not listed yet: objects of %s", ", ".join(sorted(unseen)))
+            if self.cache.away:
+                log.warning("etcd does not answer: %s", self.cache.away)
 
     async def _check_again(self) -> None:
         """Certificates end without anything happening."""
@@ -116,13 +142,7 @@ class Controller:
             for follower in self._followers:
                 group.create_task(follower.run())
             group.create_task(self.cache.run())
-            for follower in self._followers:
-                await follower.synced.wait()
-            try:
-                async with asyncio.timeout(10):
-                    await self.cache.read.wait()
-            except TimeoutError:
-                log.warning("etcd does not answer: %s", self.cache.away)
+            await self._listed()
             group.create_task(watch_graphs(self.store, self._options.namespaces, stop, ready))
             await ready.wait()
             self._listen()

@@ -2,11 +2,12 @@
 write to the resource."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 import kopf
 
+from hams_operator.controller import limits
 from hams_operator.controller.kube import GRAPHS
 from hams_operator.controller.store import Store
 from hams_operator.plan.names import Json
@@ -31,6 +32,17 @@ class _NoDiffBase(kopf.DiffBaseStorage):
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
         """Nowhere."""
+
+
+class _Pauses:
+    """Between attempts of a request, without an end. After the last one kopf gives up, for all namespaces: a
+    single one where the API server says no would end the controller of all graphs."""
+
+    def __iter__(self) -> Iterator[float]:
+        pause_s = limits.kube_pause_s
+        while True:
+            yield pause_s
+            pause_s = min(2 * pause_s, limits.kube_pause_max_s)
 
 
 class WatchEnded(Exception):
@@ -68,6 +80,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = _NoDiffBase()
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
+    settings.networking.error_backoffs = _Pauses()
     settings.queueing.idle_timeout = 1.0
     return settings
 

@@ -36,7 +36,7 @@ class ObjectFollower:
         self.synced = asyncio.Event()
         self._kube = kube
         self._resource = resource
-        self._namespace = namespace
+        self.namespace = namespace
         self._selector = selector
         self._put = put
         self._gone = gone
@@ -67,7 +67,7 @@ class ObjectFollower:
         there: set[tuple[str, str]] = set()
         after = ""
         while True:
-            page = await self._kube.page(self._resource, self._namespace, self._selector, after)
+            page = await self._kube.page(self._resource, self.namespace, self._selector, after)
             for item in page.get("items") or []:
                 item.setdefault("kind", self._resource.kind)
                 item.setdefault("apiVersion", self._resource.api_version)
@@ -83,7 +83,7 @@ class ObjectFollower:
 
     async def _watch(self, version: str) -> str:
         async for event in self._kube.watch(
-            self._resource, self._namespace, self._selector, version, self._heard
+            self._resource, self.namespace, self._selector, version, self._heard
         ):
             item = event["object"]
             if event["type"] == "ERROR":

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import copy
+import itertools
 import ssl
 import threading
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resou
 from hams_operator.controller.leading import Leading
 from hams_operator.controller.options import ControllerOptions, options_from
 from hams_operator.controller.process import Controller, _health, _samples
+from hams_operator.controller.registrations import settings_of
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
@@ -392,6 +394,68 @@ async def test_a_pod_with_a_label_that_is_no_number_ends_no_follower(quick: None
     assert not task.done(), "the follower has ended"
     assert [seen.incarnation for seen in store.pods(("ns", "g"))] == [0]
     task.cancel()
+
+
+class Barred(FakeKube):
+    """One of two namespaces is closed to us, as it is while it is being deleted: our RoleBinding is gone."""
+
+    async def page(
+        self, resource: Resource, namespace: str, selector: str, after: str = "", fields: str = ""
+    ) -> Json:
+        if namespace == "barred":
+            raise KubeError(403, "forbidden")
+        return {"metadata": {"resourceVersion": "9"}, "items": []}
+
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None
+    ) -> AsyncIterator[Json]:
+        await asyncio.Event().wait()
+        yield {}
+
+
+async def test_a_namespace_that_cannot_be_listed_holds_up_its_own_graphs_only(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("kube_pause_s", "kube_pause_max_s"):
+        monkeypatch.setattr(f"hams_operator.controller.limits.{name}", 0.01)
+    monkeypatch.setattr("hams_operator.controller.process.begin_wait_s", 0.05)
+    looked, looked_at = asyncio.Event(), []
+
+    async def graphs(store: Store, namespaces: object, stop: object, ready: asyncio.Event) -> None:
+        for namespace in ("barred", "shop"):
+            item = _graph("1", "a")
+            store.put_graph({**item, "metadata": {**item["metadata"], "namespace": namespace}})
+        ready.set()
+        await asyncio.Event().wait()
+
+    async def look(_: object, key: tuple[str, str]) -> None:
+        looked_at.append(key[0])
+        looked.set()
+
+    monkeypatch.setattr("hams_operator.controller.process.watch_graphs", graphs)
+    monkeypatch.setattr("hams_operator.controller.reconcile.Reconciler.reconcile", look)
+    options = ControllerOptions(Settings(), "c", "hams-system", ("barred", "shop"))
+    etcd = cast(EtcdCoordination, MemoryStore().client())
+    controller = Controller(Barred(), etcd, options, NoIdentities(), lambda: None)
+    running = asyncio.ensure_future(controller.run())
+    try:
+        async with asyncio.timeout(3):
+            await looked.wait()
+        await asyncio.sleep(0.1)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert set(looked_at) == {"shop"}, "of a graph whose objects are not seen nothing is done"
+
+
+def test_kopf_never_gives_up_what_it_may_not_see() -> None:
+    """After the last pause it would end, and all graphs would be without a controller."""
+    pauses = settings_of().networking.error_backoffs
+    assert not isinstance(pauses, float | int)
+    for _ in range(2):  # one object serves all requests
+        some = list(itertools.islice(pauses, 1000))
+        assert len(some) == 1000
+        assert max(some) <= 30
 
 
 # -- the store -----------------------------------------------------------------------------------------------
