@@ -139,7 +139,8 @@ def homes(instances: Iterable[InstanceId], pods: Iterable[Pod]) -> dict[Instance
 
 
 def named_in(topology: Topology) -> set[InstanceId]:
-    """Every instance to which the topology gives a role, or will."""
+    """Every instance to which the topology gives a role, or will; and keepers, who may have the only copy of
+    a state beside a primary."""
     names = {
         name
         for table in topology.tables
@@ -148,7 +149,7 @@ def named_in(topology: Topology) -> set[InstanceId]:
         if name is not None
     }
     for item in topology.sets:
-        names.update((*item.members, *item.joining))
+        names.update((*item.holders, *item.joining))
     return names
 
 

@@ -1226,6 +1226,21 @@ async def test_a_dead_backup_has_no_role_to_revoke_and_is_made_again_all_the_sam
     assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-2"]
 
 
+async def test_the_pod_of_a_keeper_that_is_cut_off_stays_as_it_may_have_the_only_copy_of_a_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A standby that keeps a state has no other role. Its node is back some time, and the state with it."""
+    monkeypatch.setattr("hams_operator.controller.pod_steps.pod_silent_s", 0.0)
+    scene = Scene()
+    await scene.serving()
+    lost = ReplicaSet("count", 1, "pair-count-1-aa", lost=True, keepers=("pair-pass-3-aa",))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], lost), TOPOLOGY.tables))
+    for name in ("pair-count-1-aa", "pair-pass-3-aa"):
+        scene.unregister(name)
+    await scene.settle()
+    assert "delete Pod pair-pass-3" not in scene.kube.calls
+
+
 async def test_an_instance_that_registers_again_is_not_taken_for_dead() -> None:
     scene = Scene()
     await scene.serving()
