@@ -13,6 +13,12 @@ from hams_operator.plan.names import Json, Settings
 
 EVERYTHING = "*"
 
+_RUN_CODE = frozenset(
+    ("spec.containers[].env[].name", "spec.containers[].env[].value", "spec.containers[].volumeMounts")
+)
+"""By these somebody's code runs in a process of ours: PYTHONPATH, or a file in the place of one of ours. It
+could read what is mounted there. `tokenSecret` names any Secret of the namespace, whoever may read it."""
+
 
 def read_permitted(item: Json, uid: str, settings: Settings) -> Graph:
     """The graph of a resource as Kubernetes holds it. Raises InvalidGraph, also for templates with fields
@@ -26,20 +32,30 @@ def read_permitted(item: Json, uid: str, settings: Settings) -> Graph:
 
 def _forbidden(spec: Json, settings: Settings) -> Iterator[Problem]:
     frontend, managers = spec.get("frontend") or {}, spec.get("managers") or {}
+    unlisted = "is not among the fields that may be set here (the chart's value {} lists them)"
     pods = [
-        ("spec.frontend.podTemplate", frontend.get("podTemplate")),
         ("spec.managers.podTemplate", managers.get("podTemplate")),
         *(
             (f"spec.operators[{position}].podTemplate", operator.get("podTemplate"))
             for position, operator in enumerate(spec["operators"])
         ),
     ]
-    for where, template, allowed, value in (
-        *((where, template, settings.pod_fields, "templates.pod") for where, template in pods),
-        ("spec.frontend.service", frontend.get("service"), settings.service_fields, "templates.service"),
+    holds_secret = bool(frontend.get("tokenSecret"))
+    of_frontend = [field for field in settings.pod_fields if not (holds_secret and field in _RUN_CODE)]
+    why_frontend = unlisted.format("templates.pod") + (
+        ", or could run code that reads the Secret of tokenSecret" if holds_secret else ""
+    )
+    for where, template, allowed, why in (
+        ("spec.frontend.podTemplate", frontend.get("podTemplate"), of_frontend, why_frontend),
+        *((*place, settings.pod_fields, unlisted.format("templates.pod")) for place in pods),
+        (
+            "spec.frontend.service",
+            frontend.get("service"),
+            settings.service_fields,
+            unlisted.format("templates.service"),
+        ),
     ):
         for path in beyond(template or {}, allowed):
-            why = f"is not among the fields that may be set here (the chart's value {value} lists them)"
             yield Problem(f"{where}.{path}", why)
 
 

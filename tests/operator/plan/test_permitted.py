@@ -99,3 +99,25 @@ def test_every_template_of_a_graph_is_looked_at_and_named_with_its_place(where: 
     ]
     assert "templates.pod" in str(caught.value)
     assert read_permitted(item, "7", Settings(pod_fields=("*",))).data.uid == "7"
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"env": [{"name": "PYTHONPATH", "value": "/data"}]},
+        {"volumeMounts": [{"name": "data", "mountPath": "/usr/lib/python3.11/site-packages/hams_sidecar"}]},
+    ],
+)
+def test_no_code_of_the_author_runs_where_a_secret_is_mounted(container: Json) -> None:
+    """`tokenSecret` names any Secret of the namespace: whoever may write graphs may not read it by that."""
+    item = yaml.safe_load(PAIR)
+    template = {"spec": {"containers": [{"name": "frontend", **container}]}}
+    item["spec"]["frontend"] = {"podTemplate": template}
+    read_permitted(item, "7", SETTINGS)
+    item["spec"]["frontend"]["tokenSecret"] = "of-somebody-else"
+    with pytest.raises(InvalidGraph, match="tokenSecret"):
+        read_permitted(item, "7", SETTINGS)
+    item["spec"]["frontend"]["podTemplate"] = {
+        "spec": {"containers": [{"name": "frontend", "resources": {"limits": {"memory": "2Gi"}}}]}
+    }
+    read_permitted(item, "7", SETTINGS)
