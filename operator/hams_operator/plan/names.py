@@ -8,6 +8,8 @@ from typing import Any
 Json = dict[str, Any]
 """A Kubernetes object, or a part of one."""
 
+OWN_PREFIX = "hams.dev/"
+"""Labels and annotations that begin so are ours alone."""
 GRAPH = "hams.dev/graph"
 OPERATOR = "hams.dev/operator"
 ROLE = "hams.dev/role"

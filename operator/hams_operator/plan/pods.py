@@ -36,6 +36,7 @@ from hams_operator.plan.names import (
     MANAGER_ROLE,
     MODEL,
     OPERATOR,
+    OWN_PREFIX,
     PEER_PORT,
     PID_FILE,
     PROBE_PORT,
@@ -350,6 +351,12 @@ def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
         spec["initContainers"] = [*(spec.get("initContainers") or []), *for_proxy]
     _fit_defaults(pod, spec)
     result = merged(pod, {**template, "spec": spec})
+    # By these a pod is found and known: one that lacks the controller's labels is not seen by it at all.
+    for field, own in pod["metadata"].items():
+        given = result["metadata"].get(field) or {}
+        result["metadata"][field] = {
+            name: value for name, value in given.items() if not name.startswith(OWN_PREFIX)
+        } | own
     result["spec"]["tolerations"] = _tolerations(
         result["spec"].get("tolerations") or [], graph.data.kubernetes.evict_after_s
     )

@@ -52,6 +52,18 @@ def test_every_object_is_owned_by_the_resource_and_lies_in_its_namespace() -> No
         assert item["metadata"]["labels"][GRAPH] == "pair"
 
 
+@pytest.mark.parametrize(
+    "labels",
+    ["{app.kubernetes.io/managed-by: Helm}", "{hams.dev/operator: pass}", "{hams.dev/graph: null}"],
+)
+def test_a_template_takes_no_pod_away_from_the_controller(labels: str) -> None:
+    """It sees pods by their labels only. One that says who else manages it is a usual one."""
+    template = f"frontend: {{podTemplate: {{metadata: {{labels: {labels}, annotations: {{a: b}}}}}}}}"
+    there = pod_of(with_change("spec:\n  inputs", f"spec:\n  {template}\n  inputs"), "pair-frontend")
+    assert there["metadata"]["labels"] == pod_of(PAIR, "pair-frontend")["metadata"]["labels"]
+    assert there["metadata"]["annotations"]["a"] == "b"
+
+
 def test_without_a_resource_nothing_owns_the_objects() -> None:
     place = GraphRef("pair", "shop")
     plan = planned(place=place)
