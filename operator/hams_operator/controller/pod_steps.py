@@ -38,26 +38,30 @@ pod_unseen_s = 2.0
 @dataclass(frozen=True, slots=True)
 class PodSteps:
     """`delete`: pods and why. `roles`: to be labelled, by pod. `silent_since`: of pods that have lost their
-    registrations, by uid, on the loop's clock; it is remembered from one look to the next."""
+    registrations, by uid, on the loop's clock; `bound_since`: the same of pods that no kubelet has taken up.
+    These are remembered from one look to the next."""
 
-    delete: tuple[tuple[Pod, str], ...]
+    delete: tuple[tuple[Pod, str], ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     silent_since: Mapping[str, float] = field(default_factory=dict)
+    bound_since: Mapping[str, float] = field(default_factory=dict)
 
 
-def pod_steps(seen: Observation, silent_since: Mapping[str, float]) -> PodSteps:
-    """`silent_since`: as the look before has left it; a controller that begins anew is patient anew."""
-    pods, now_s = seen.pods, seen.at_s
+def pod_steps(seen: Observation, before: PodSteps) -> PodSteps:
+    """`before`: what the look before has left; a controller that begins anew is patient anew. How long a pod
+    has been bound is not read off the time that Kubernetes wrote: with a clock that is fast by that, no pod
+    would ever be let start."""
+    pods, now_s, silent_since = seen.pods, seen.at_s, before.silent_since
+    bound = [pod for pod in pods if pod.bound_at and not pod.deleting]
+    bound_since = {pod.uid: before.bound_since.get(pod.uid, now_s) for pod in bound}
     away = {pod.node for pod in pods if pod.gone_by and seen.age_s(pod.gone_by) >= pod_overdue_s}
     delete = [
         (pod, f"node {pod.node} does not start it")
-        for pod in pods
-        if pod.bound_at
-        and not pod.deleting
-        and seen.age_s(pod.bound_at) >= (pod_unseen_s if pod.node in away else pod_unstarted_s)
+        for pod in bound
+        if now_s - bound_since[pod.uid] >= (pod_unseen_s if pod.node in away else pod_unstarted_s)
     ]
     if seen.etcd_away:
-        return PodSteps(tuple(delete), silent_since=silent_since)
+        return PodSteps(tuple(delete), silent_since=silent_since, bound_since=bound_since)
     still: dict[str, float] = {}
     roles: dict[str, str] = {}
     # Two shapes run at once while one takes over from the other, and no topology names pods of both.
@@ -77,7 +81,7 @@ def pod_steps(seen: Observation, silent_since: Mapping[str, float]) -> PodSteps:
         wanted = roles_of(known.topology, known.registered, mine)
         roles |= {name: role for name, role in wanted.items() if labelled.get(name, role) != role}
         still |= silent
-    return PodSteps(tuple(delete), roles, still)
+    return PodSteps(tuple(delete), roles, still, bound_since)
 
 
 def _silent(known: Known, pods: tuple[Pod, ...]) -> tuple[Pod, ...]:

@@ -9,7 +9,7 @@ says only what was read.
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -21,7 +21,7 @@ from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, Kub
 from hams_operator.controller.objects import Objects
 from hams_operator.controller.observation import Observation, place_of
 from hams_operator.controller.planning import GraphPlan, plan_of
-from hams_operator.controller.pod_steps import next_check_s, not_created, pod_steps
+from hams_operator.controller.pod_steps import PodSteps, next_check_s, not_created, pod_steps
 from hams_operator.controller.publishing import publish, rfc3339_now
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import incarnation_of
@@ -93,14 +93,14 @@ class Reconciler:
         self._identities = identities
         self._objects = Objects(kube, store)
         self._aside = Aside("graphs")
-        self._silent_since: dict[GraphKey, Mapping[str, float]] = {}
+        self._steps: dict[GraphKey, PodSteps] = {}
 
     async def reconcile(self, key: GraphKey) -> float | None:
         """Reconcile one graph once."""
         item = self._store.graph(key)
         if item is None:
             self._store.forget(key)
-            self._silent_since.pop(key, None)
+            self._steps.pop(key, None)
             return None
         try:
             if item["metadata"].get("deletionTimestamp"):
@@ -111,7 +111,7 @@ class Reconciler:
             raise Again(str(error), error.retry_after_s) from None
         except CoordinationError as error:
             raise Again(f"etcd: {error}", limits.etcd_poll_s) from None
-        return next_check_s(self._observe(key, item), self._silent_since.get(key, ()))
+        return next_check_s(self._observe(key, item), self._steps.get(key, PodSteps()).silent_since)
 
     def _observe(self, key: GraphKey, item: Json) -> Observation:
         """What is there now, as last heard."""
@@ -283,8 +283,7 @@ class Reconciler:
                 await self._cache.clear(uid)
 
     async def _tend_pods(self, key: GraphKey, seen: Observation) -> None:
-        steps = pod_steps(seen, self._silent_since.get(key, {}))
-        self._silent_since[key] = steps.silent_since
+        steps = self._steps[key] = pod_steps(seen, self._steps.get(key, PodSteps()))
         for pod, why in steps.delete:
             log.info("%s/%s: delete pod %s: %s", *key, pod.name, why)
             await self._kube.delete(PODS, key[0], pod.name, pod.uid, delete_grace_s)

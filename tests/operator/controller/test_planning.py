@@ -10,6 +10,7 @@ from hams_operator.controller.etcd_cache import Known
 from hams_operator.controller.observation import Observation
 from hams_operator.controller.planning import plan_of
 from hams_operator.controller.pod_steps import (
+    PodSteps,
     next_check_s,
     pod_overdue_s,
     pod_silent_s,
@@ -122,29 +123,40 @@ def test_an_incarnation_is_never_used_twice() -> None:
 
 
 def test_a_pod_that_no_kubelet_speaks_of_goes_sooner_where_its_node_is_known_to_be_away() -> None:
-    bound = Pod("p", "pass", uid="u", node="n", bound_at=ago(pod_unseen_s + 1))
-    assert pod_steps(seen(pods=(bound,)), {}).delete == ()
+    bound = Pod("p", "pass", uid="u", node="n", bound_at=ago(0.0))
     overdue = Pod("q", "pass", uid="v", node="n", deleting=True, gone_by=ago(pod_overdue_s + 1))
-    assert [pod.name for pod, _ in pod_steps(seen(pods=(bound, overdue)), {}).delete] == ["p"]
-    late = replace(bound, bound_at=ago(pod_unstarted_s))
-    assert [pod.name for pod, _ in pod_steps(seen(pods=(late,), away="no leader"), {}).delete] == ["p"]
+
+    def gone(after_s: float, *pods: Pod, away: str = "") -> list[str]:
+        first = pod_steps(seen(pods=pods, away=away), PodSteps())
+        later = replace(seen(pods=pods, away=away), at_s=100.0 + after_s)
+        return [pod.name for pod, _ in pod_steps(later, first).delete]
+
+    assert gone(pod_unseen_s, bound) == []
+    assert gone(pod_unseen_s, bound, overdue) == ["p"]
+    assert gone(pod_unstarted_s, bound, away="no leader") == ["p"]
+
+
+def test_a_clock_that_is_fast_takes_no_pod_for_one_that_does_not_start() -> None:
+    """Ours, or the API server's is slow: each pod would be deleted as soon as it has a node, for ever."""
+    bound = Pod("p", "pass", uid="u", node="n", bound_at=ago(10 * pod_unstarted_s))
+    assert pod_steps(seen(pods=(bound,)), PodSteps()).delete == ()
 
 
 def test_a_pod_that_says_ready_without_a_registration_goes_after_a_while() -> None:
     pod = Pod("pair-count-9", "count", ready=True, uid="u", node="n")
-    first = pod_steps(seen(held(), pods=(pod,)), {})
+    first = pod_steps(seen(held(), pods=(pod,)), PodSteps())
     assert (first.delete, first.silent_since) == ((), {"u": 100.0})
     later = replace(seen(held(), pods=(pod,)), at_s=100.0 + pod_silent_s)
-    assert [gone.name for gone, _ in pod_steps(later, first.silent_since).delete] == ["pair-count-9"]
-    ended = pod_steps(replace(later, in_etcd={0: held(ended=True)}), first.silent_since)
+    assert [gone.name for gone, _ in pod_steps(later, first).delete] == ["pair-count-9"]
+    ended = pod_steps(replace(later, in_etcd={0: held(ended=True)}), first)
     assert (ended.delete, ended.silent_since) == ((), {})
 
 
 def test_without_etcd_nobody_is_labelled_and_what_was_silent_stays_so() -> None:
     pod = Pod("pair-count-1", "count", ready=True, uid="u")
     known = held(registered={"pair-count-1-a": "count"})
-    assert pod_steps(seen(known, pods=(pod,)), {}).roles == {"pair-count-1": "primary"}
-    away = pod_steps(seen(known, pods=(pod,), away="no leader"), {"w": 1.0})
+    assert pod_steps(seen(known, pods=(pod,)), PodSteps()).roles == {"pair-count-1": "primary"}
+    away = pod_steps(seen(known, pods=(pod,), away="no leader"), PodSteps(silent_since={"w": 1.0}))
     assert (away.roles, away.silent_since) == ({}, {"w": 1.0})
 
 

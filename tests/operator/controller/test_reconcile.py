@@ -1194,12 +1194,16 @@ async def test_a_revoked_instances_pod_on_a_node_that_is_away_is_deleted_before_
     assert "delete Pod pair-count-1" in scene.kube.calls
 
 
-async def test_a_pod_that_no_kubelet_has_seen_is_made_again_elsewhere() -> None:
+async def test_a_pod_that_no_kubelet_has_seen_is_made_again_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scene = Scene()
     await scene.serving()
     bound(scene, "pair-count-3", pod_unstarted_s + 1)
     bound(scene, "pair-count-4", pod_unstarted_s + 1, startTime="2026-01-01T00:00:00Z")
-    bound(scene, "pair-count-5", 0)
+    await scene.reconcile()
+    assert "delete Pod pair-count-3" not in scene.kube.calls, "it was seen just now"
+    monkeypatch.setattr("hams_operator.controller.pod_steps.pod_unstarted_s", 0.0)
     await scene.reconcile()
     assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-3"]
 
@@ -1256,9 +1260,12 @@ async def test_an_instance_that_registers_again_is_not_taken_for_dead() -> None:
         assert pods_silent(TOPOLOGY, (), [replace(pod, deleting=True)]) == ()
 
 
-async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time() -> None:
+async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A pod that was to be gone by now says that its kubelet is away: the next pods that are bound there are
     not waited for."""
+    monkeypatch.setattr("hams_operator.controller.pod_steps.pod_unseen_s", 0.0)
     scene = Scene()
     await scene.serving()
     bound(scene, "pair-count-3", pod_unseen_s + 1)
