@@ -94,6 +94,7 @@ class Reconciler:
         self._objects = Objects(kube, store)
         self._aside = Aside("graphs")
         self._steps: dict[GraphKey, PodSteps] = {}
+        self._ending_since: dict[str, float] = {}
 
     async def reconcile(self, key: GraphKey) -> float | None:
         """Reconcile one graph once."""
@@ -380,7 +381,9 @@ class Reconciler:
         await publish(self._kube, self._store, item, status, None)
         seen = self._observe(key, item)
         left = seen.pods or any(held["kind"] == "Deployment" for held in seen.objects)
-        if left and seen.age_s(metadata["deletionTimestamp"]) < pods_gone_s:
+        # From when its pods were told, not from when it was deleted: nobody may have been here for long.
+        since = self._ending_since.setdefault(place.owner_uid, seen.at_s)
+        if left and seen.at_s - since < pods_gone_s:
             raise Again("its pods are going", 1.0)
         await self._cache.clear_all(place.owner_uid)
         await self._identities.forget(place.owner_uid)
@@ -392,6 +395,7 @@ class Reconciler:
         except KubeError as error:
             if error.status not in (404, 409):  # gone, or another one of that name by now
                 raise
+        self._ending_since.pop(place.owner_uid, None)
         log.info("%s/%s has ended", *key)
 
 

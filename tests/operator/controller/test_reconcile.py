@@ -580,6 +580,29 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
     assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []
 
 
+async def test_a_graph_that_was_deleted_while_nobody_was_here_ends_as_gracefully() -> None:
+    """Its pods are asked to go only now: they answer what is open, and need its keys for that."""
+    scene = Scene()
+    await scene.serving()
+    scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with pytest.raises(Again):
+        await scene.reconcile()
+    assert scene.etcd.read(records.topology_key(UID)) is not None
+    assert FINALIZER in scene.graph["metadata"]["finalizers"]
+    await scene.reconcile()
+    assert scene.etcd.snapshot("/hams/v1/").entries == ()
+
+
+async def test_a_graph_goes_though_a_pod_of_it_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "pods_gone_s", 0.0)
+    scene = Scene()
+    await scene.serving()
+    scene.graph["metadata"]["deletionTimestamp"] = "2999-01-01T00:00:00Z"
+    await scene.reconcile()
+    assert scene.etcd.snapshot("/hams/v1/").entries == ()
+    assert ("ServiceGraph", *KEY) not in scene.kube.items
+
+
 async def test_a_graph_goes_though_etcd_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     await scene.serving()
@@ -1122,6 +1145,9 @@ async def test_a_graphs_parts_get_their_proof_before_they_are_begun_and_lose_it_
     pod = scene.kube.items["Deployment", "shop", "pair-manager"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["readinessProbe"]["httpGet"]["httpHeaders"][0]["value"] == "Bearer token"
     scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with pytest.raises(Again):
+        await scene.reconcile()
+    assert not [asked for asked in witness.asked if asked.startswith("forget")], "its pods still prove it"
     await scene.settle()
     assert witness.asked[-1] == f"forget {UID}"
     assert ("ServiceGraph", *KEY) not in scene.kube.items
