@@ -481,6 +481,16 @@ def test_named_namespaces_are_all_that_the_controller_may_touch(render: Render) 
     assert environment(objects)["HAMS_WATCH_NAMESPACES"] == "red,blue"
 
 
+def test_the_graphs_of_a_namespace_that_has_taken_our_binding_along_can_be_let_go(render: Render) -> None:
+    """It stands until their finalizers are gone; that is a patch."""
+    rules = one(render(), "ClusterRole", "hams-controller-cluster")["rules"]
+    assert {
+        "apiGroups": ["hams.dev"],
+        "resources": ["servicegraphs"],
+        "verbs": ["list", "watch", "patch"],
+    } in rules
+
+
 def test_monitors_and_dashboard_come_when_asked_for(render: Render) -> None:
     monitors = ("ServiceMonitor", "PodMonitor")
     assert not [item for item in render() if item["kind"] in monitors]

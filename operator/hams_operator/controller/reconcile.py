@@ -9,7 +9,8 @@ says only what was read.
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -31,7 +32,7 @@ from hams_operator.controller.successions import advance, give_up
 from hams_operator.controller.workers import Again
 from hams_operator.plan.change import Decision, restarts
 from hams_operator.plan.desired import desired
-from hams_operator.plan.difference import Difference, difference, key_of
+from hams_operator.plan.difference import Difference, difference, is_ours, key_of
 from hams_operator.plan.names import (
     COSTS,
     DELETION_COST,
@@ -359,23 +360,7 @@ class Reconciler:
                 await self._cache.end_all(place.owner_uid)
         except CoordinationError as error:
             log.warning("%s/%s: its processes may wait for successors before they end: %s", *key, error)
-        for held in self._store.objects(key):
-            mine = any(
-                owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or []
-            )
-            if mine and not held["metadata"].get("deletionTimestamp"):
-                # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
-                first = held["kind"] == "Deployment"
-                await self._kube.delete(
-                    OWNED[held["kind"]],
-                    place.namespace,
-                    held["metadata"]["name"],
-                    held["metadata"]["uid"],
-                    dependents_first=first,
-                )
-        for pod in self._store.pods(key):
-            if not pod.deleting:
-                await self._kube.delete(PODS, place.namespace, pod.name, pod.uid)
+        await self._let_go(key, place)
         ending = ("Ending", "the graph is being deleted")
         status = refusal(item.get("status") or {}, ending, seen.generation, rfc3339_now())
         await publish(self._kube, self._store, item, status, None)
@@ -397,6 +382,34 @@ class Reconciler:
                 raise
         self._ending_since.pop(place.owner_uid, None)
         log.info("%s/%s has ended", *key)
+
+    async def _let_go(self, key: GraphKey, place: GraphRef) -> None:
+        """Delete the objects and pods of a graph that goes. What may not be deleted holds nothing up for
+        ever: a namespace that is deleted takes our RoleBinding along, and what is in it."""
+        for held in self._store.objects(key):
+            metadata = held["metadata"]
+            if is_ours(held, place.owner_uid) and not metadata.get("deletionTimestamp"):
+                # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
+                first = held["kind"] == "Deployment"
+                with _left_to_others():
+                    await self._kube.delete(
+                        OWNED[held["kind"]], key[0], metadata["name"], metadata["uid"], dependents_first=first
+                    )
+        for pod in self._store.pods(key):
+            if not pod.deleting:
+                with _left_to_others():
+                    await self._kube.delete(PODS, key[0], pod.name, pod.uid)
+
+
+@contextmanager
+def _left_to_others() -> Iterator[None]:
+    """What we may not delete."""
+    try:
+        yield
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        log.warning("left to others: %s", error)
 
 
 def _rejected(error: KubeError | CoordinationError) -> Missing | None:

@@ -603,6 +603,23 @@ async def test_a_graph_goes_though_a_pod_of_it_never_does(monkeypatch: pytest.Mo
     assert ("ServiceGraph", *KEY) not in scene.kube.items
 
 
+async def test_a_graph_goes_with_its_namespace_which_has_taken_our_rights_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is in it is deleted by Kubernetes, and no watch tells of that: the right to watch is gone, too."""
+    scene = Scene()
+    await scene.serving()
+    scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for kind, _, name in scene.kube.items:
+        scene.kube.refused[f"delete {kind} {name}"] = KubeError(403, "forbidden")
+    with pytest.raises(Again, match="its pods are going"):
+        await scene.reconcile()
+    monkeypatch.setattr(reconcile, "pods_gone_s", 0.0)
+    await scene.reconcile()
+    assert ("ServiceGraph", *KEY) not in scene.kube.items
+    assert scene.etcd.snapshot("/hams/v1/").entries == ()
+
+
 async def test_a_graph_goes_though_etcd_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     await scene.serving()
