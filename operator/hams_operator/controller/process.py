@@ -98,9 +98,13 @@ class Controller:
             self.workers.enqueue(key)
 
     async def _work(self, key: GraphKey) -> float | None:
-        if not all(follower.synced.is_set() for follower in self._followers_of(key[0])):
-            return unseen_pause_s  # what is not seen is not missing
         item = self.store.graph(key)
+        unseen = [follower for follower in self._followers_of(key[0]) if not follower.synced.is_set()]
+        goes = item is not None and "deletionTimestamp" in item["metadata"]
+        # What is not seen is not missing. But a namespace that is deleted is there until its graphs are let
+        # go, and we may see nothing else in it any more.
+        if unseen and not (goes and all(follower.barred for follower in unseen)):
+            return unseen_pause_s
         if item is not None:
             self._keys[item["metadata"]["uid"]] = key
         again_s = await self._reconciler.reconcile(key)

@@ -21,6 +21,7 @@ class ObjectFollower:
 
     `put(item)` for each that is there or has changed, and of which `heard` does not say that it is no news;
     `gone(namespace, name)` for each that no longer is. `synced` is set after the first list.
+    `barred`: we may not list them, by the API server's last word.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ObjectFollower:
         heard: Heard | None = None,
     ) -> None:
         self.synced = asyncio.Event()
+        self.barred = False
         self._kube = kube
         self._resource = resource
         self.namespace = namespace
@@ -51,6 +53,7 @@ class ObjectFollower:
             try:
                 if not version:
                     version = await self._list()
+                    self.barred = False
                     self.synced.set()
                 version = await self._watch(version)
                 pause_s = limits.kube_pause_s
@@ -58,6 +61,7 @@ class ObjectFollower:
                 if error.status == 410:  # the changes in between are forgotten
                     version = ""
                     continue
+                self.barred = error.status == 403
                 log.warning("%s are not seen: %s", self._resource.plural, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, limits.kube_pause_max_s)
