@@ -175,7 +175,7 @@ class Cluster:
         name, version = item["metadata"]["name"], item["metadata"]["resourceVersion"]
         conditions = (item.get("status") or {}).get("conditions", [])
         lost = [condition["message"] for condition in conditions if condition["reason"] == STATE_LOST]
-        states = [state for message in lost for state in re.findall(r"\S+@\d+", message)]
+        states = [state for message in lost for state in re.findall(r"\S+@\d+(?:-r\d+)?", message)]
         asked = next((state for state in states if state.startswith(f"{operator}@")), None)
         if asked is None:
             why = f": {lost[0]}" if lost else ""

@@ -119,8 +119,11 @@ class Observation:
 
     def shown(self, decision: Decision) -> Decision:
         """Which incarnation the status is about: as long as the one decided for does not answer, the newest
-        that does, or the one before."""
-        if self.answers(decision):
+        that does, or the one before. Not where one that has taken over has lost a state since: a person
+        decides of that, by what the status says."""
+        known = self.known(decision.place)
+        took_over = known.follows is not None and known.follows.done
+        if self.answers(decision) or (took_over and any(item.lost for item in known.topology.sets)):
             return decision
         others = [
             Decision(graph, replace(decision.place, incarnation=number))

@@ -323,7 +323,7 @@ class Reconciler:
             unapplied="" if failed is None or problem is not None else str(failed),
             replacing="" if shown is decision else seen.replacing(decision, performed.step),
         )
-        for name in restarts(seen.annotations, world.topology):
+        for name in restarts(seen.annotations, world.topology, shown.place):
             await self._cache.allow_restart(shown.place.graph_uid(), name)
         before = seen.item.get("status") or {}
         status = status_of(shown.graph, shown.place, world, before, seen.generation, rfc3339_now())

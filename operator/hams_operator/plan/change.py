@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, GraphRef
 from hams_protocol.graph import Graph, GraphData, Operator
 from hams_protocol.modes import ModePolicy
-from hams_protocol.topology import Topology
+from hams_protocol.topology import ReplicaSet, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,20 @@ def lost_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
     return tuple(op.name for op in old.operators if op.stateful and op.name not in inherited)
 
 
-def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:
+def restarts(annotations: Mapping[str, str], topology: Topology, place: GraphRef) -> tuple[str, ...]:
     """Lost states of which a person has said that they shall begin again."""
     asked = {item.strip() for item in annotations.get(RESTART_LOST, "").split(",")}
     return tuple(
         item.name
         for item in topology.sets
-        if item.lost and not item.may_restart and f"{item.name}@{item.epoch}" in asked
+        if item.lost and not item.may_restart and loss_of(item, place) in asked
     )
+
+
+def loss_of(item: ReplicaSet, place: GraphRef) -> str:
+    """How a person names this loss: `learner@3`, of a later shape `learner@3-r1`. Each shape counts its
+    epochs anew, and what was said of one loss may stand in the annotation for ever."""
+    return f"{item.name}@{item.epoch}" + (f"-r{place.incarnation}" if place.incarnation else "")
 
 
 def _at(data: GraphData, place: GraphRef) -> Graph:

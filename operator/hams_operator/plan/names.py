@@ -24,8 +24,8 @@ GRAPH_UID = "hams.dev/graph-uid"
 ALLOW_STATE_LOSS = "hams.dev/allow-state-loss"
 """Annotation of a ServiceGraph: a change may lose the states of its operators."""
 RESTART_LOST = "hams.dev/restart-lost"
-"""Annotation of a ServiceGraph: states, lost in the epoch named, that shall begin again: `learner@3`, several
-separated by commas. Said once, it holds for that loss only."""
+"""Annotation of a ServiceGraph: states, lost in the epoch named, that shall begin again: `learner@3`, of a
+later shape `learner@3-r1`, several separated by commas. Said once, it holds for that loss only."""
 MANAGED_BY = "hams"
 FINALIZER = "hams.dev/etcd-keys"
 FIELD_MANAGER = "hams-controller"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from hams_operator.plan.change import loss_of
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
 from hams_protocol.graph import FRONTEND, Graph
@@ -203,6 +204,7 @@ class _Seen:
 
     def __init__(self, graph: Graph, place: GraphRef, world: KnownGraph) -> None:
         self.graph = graph
+        self.place = place
         self.topology = world.topology
         self.world = world
         self.pods = tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
@@ -283,7 +285,7 @@ class _Seen:
         replica_set = self.topology.find(lack.of)
         if lack.reason != STATE_LOST or replica_set.may_restart:
             return lack.reason, lack.message
-        return STATE_LOST, f"{lack.message} (annotation {RESTART_LOST}: {lack.of}@{replica_set.epoch})"
+        return STATE_LOST, f"{lack.message} (annotation {RESTART_LOST}: {loss_of(replica_set, self.place)})"
 
     def why_not_redundant(self) -> Missing | None:
         """What is missing for the next failure to lose nothing, and why Kubernetes does not bring it, if it

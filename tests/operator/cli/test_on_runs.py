@@ -127,12 +127,13 @@ def test_logs_are_those_of_the_pods_and_what_cannot_be_read_says_why(
         inspect.logs(THERE, "nobody", None, 5, False, 0, Output.TEXT)
 
 
+@pytest.mark.parametrize("loss", ["count@4", "count@4-r1"])
 def test_a_lost_state_begins_again_by_an_annotation_that_names_the_loss(
-    kube: Kube, capsys: pytest.CaptureFixture[str]
+    kube: Kube, capsys: pytest.CaptureFixture[str], loss: str
 ) -> None:
     with pytest.raises(CommandError, match=r"the state of count is not lost, as the status of g says$"):
         inspect.restart(THERE, "count", None, Output.TEXT)
-    message = "no replica of the state of count is left (annotation hams.dev/restart-lost: count@4)"
+    message = f"no replica of the state of count is left (annotation hams.dev/restart-lost: {loss})"
     lost = {"type": "Ready", "status": "False", "reason": "StateLost", "message": message}
     kube.put({**GRAPH, "status": {**STATUS, "conditions": [lost]}})
     with pytest.raises(CommandError, match="the state of pass is not lost, as the status of g says: no rep"):
@@ -140,7 +141,7 @@ def test_a_lost_state_begins_again_by_an_annotation_that_names_the_loss(
     inspect.restart(THERE, "count", None, Output.JSON)
     assert shown(capsys) == {"graph": "g", "restarts": "count"}
     annotations = kube.items["ServiceGraph", "n", "g"]["metadata"]["annotations"]
-    assert annotations == {"hams.dev/restart-lost": "count@4"}
+    assert annotations == {"hams.dev/restart-lost": loss}
 
 
 def test_the_endpoint_is_reached_on_this_machine(kube: Kube) -> None:

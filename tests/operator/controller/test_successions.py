@@ -1,9 +1,11 @@
 """Another shape that goes on with the states, as the controller sees it: each look is by a controller that
 has just been started."""
 
+from dataclasses import replace
+
 import pytest
 
-from hams_operator.plan.names import ALLOW_STATE_LOSS, ROLE
+from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, ROLE
 from hams_protocol.succession.decision import successions_tried_max
 from hams_protocol.succession.records import Follows, Phase, Quiet, Succession, TakenOver
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
@@ -376,3 +378,34 @@ async def test_who_has_been_taken_over_from_is_left_to_end_as_it_is(monkeypatch:
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
     await scene.reconcile()
     assert not deleted(scene)
+
+
+async def test_what_was_said_of_a_loss_of_one_shape_is_not_said_of_the_next() -> None:
+    """Each shape counts its epochs from 1, and the annotation stays where it is."""
+    scene = await begun()
+    await scene.there()
+    await scene.closed()
+    scene.quiet()
+    await scene.reconcile()
+    scene.taken()
+    await scene.settle()
+    for name, role in (("f1", "frontend"), ("f2", "frontend")):
+        scene.new_pod(1, name, {ROLE: role})
+    for name in ("c1", "c2"):
+        scene.new_pod(1, name, {"hams.dev/operator": "count"})
+    lost = replace(NEW.find("count"), epoch=3, lost=True)
+    key = records.topology_key(scene.uid(1))
+    scene.write(key, records.encode_topology(NEW.with_set(lost).next()))
+
+    def may_restart() -> bool:
+        read = scene.etcd.read(key)
+        assert read is not None
+        return records.decode_topology(read.value).find("count").may_restart
+
+    scene.ask(WIDER, {RESTART_LOST: "count@3"})  # of the first shape, long ago
+    await scene.settle()
+    assert not may_restart()
+    assert "hams.dev/restart-lost: count@3-r1)" in scene.condition("Ready")["message"]
+    scene.ask(WIDER, {RESTART_LOST: "count@3-r1"})
+    await scene.settle()
+    assert may_restart()
