@@ -34,6 +34,10 @@ its workers and watches."""
 kube_watch_s = 300
 """The API server ends a watch after this long; it is begun anew where it ended."""
 
+kube_silent_s = 70.0
+"""A watch without a word for this long is begun anew where it ended: bookmarks come every 60 s, and of an API
+server whose machine is gone nothing tells."""
+
 kube_page_items = 500
 """Objects in one page of a list."""
 
@@ -303,13 +307,15 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(
             total=None,
             sock_connect=kube_request_s,
-            sock_read=kube_watch_s + kube_request_s,
+            sock_read=kube_silent_s,
         )
         response = await self._send("GET", resource.url(namespace), query, None, "", timeout)
         try:
             async for line in response.content:
                 if line.strip():
                     yield _event(line, heard)
+        except aiohttp.SocketTimeoutError:
+            return
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise KubeError(0, f"the watch of {resource.plural} broke: {error}") from None
         finally:

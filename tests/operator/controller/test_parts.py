@@ -11,12 +11,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
+from kubernetes.aio.client import ApiClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from hams_operator import limits
 from hams_operator.controller import etcd_cache as cache_module
+from hams_operator.controller import kube as kube_module
 from hams_operator.controller.election import LEASE, Election, lease_s
 from hams_operator.controller.etcd_cache import EtcdCache
 from hams_operator.controller.identities import NoIdentities, metrics_token
@@ -458,6 +461,46 @@ def test_kopf_never_gives_up_what_it_may_not_see() -> None:
         some = list(itertools.islice(pauses, 1000))
         assert len(some) == 1000
         assert max(some) <= 30
+
+
+async def test_a_watch_of_an_api_server_that_is_gone_without_a_word_is_begun_anew_where_it_ended(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine is gone, and so may be that of a pod which nobody would look at meanwhile."""
+    monkeypatch.setattr(kube_module, "kube_silent_s", 0.05)
+    begun: asyncio.Queue[str] = asyncio.Queue()
+    over = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "9"}, "items": []})
+        begun.put_nowait(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if begun.qsize() == 1:
+            await response.write(msgspec.json.encode({"type": "ADDED", "object": pod("a", 10)}) + b"\n")
+        await over.wait()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/api/v1/pods", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    configuration = kube_module.configuration_of()
+    configuration.host = f"http://127.0.0.1:{_port(runner)}"
+    kube = kube_module.KubeClient(ApiClient(configuration))
+    follower = ObjectFollower(kube, PODS, "", "x", lambda item: None, lambda ns, name: None)
+    task = asyncio.ensure_future(follower.run())
+    try:
+        async with asyncio.timeout(5):
+            assert [await begun.get(), await begun.get()] == ["9", "10"]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        over.set()
+        await kube.close()
+        await runner.cleanup()
 
 
 # -- the store -----------------------------------------------------------------------------------------------
