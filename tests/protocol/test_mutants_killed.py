@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import test_backup as backup
 import test_batching as batching
+import test_begins_again as begins_again
 import test_copy_parts as copy_parts
 import test_cut_off as cut_off
 import test_deadlines as deadlines
@@ -24,6 +25,7 @@ import test_keeper_ends as keeper_ends
 import test_machine as machine
 import test_missed_epochs as missed_epochs
 import test_modes as modes
+import test_out_of_reach as out_of_reach
 import test_outbox as outbox
 import test_poison as poison
 import test_primary as primary
@@ -60,6 +62,11 @@ KILLERS: dict[str, Callable[[], None]] = {
             keeper.stateless()
         )
     ),
+    "begins-again-on-a-copy": begins_again.test_the_model_does_not_go_on_from_what_it_has_taken_over_before,
+    "dead-keeper-is-needed": (
+        out_of_reach.test_where_two_fetch_from_each_other_and_one_dies_the_state_that_the_other_keeps_goes_on
+    ),
+    "fetches-for-ever": out_of_reach.test_a_primary_gives_up_on_a_keeper_that_it_never_reached,
     "joiner-ends-unawares": (
         keeper_ends.test_a_joiner_that_may_be_admitted_already_asks_to_be_let_go_and_ends_then
     ),

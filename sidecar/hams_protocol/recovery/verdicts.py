@@ -86,12 +86,21 @@ class Verdicts:
 
     def is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
         """Whether the set needs another replica before this one may go: it leads the set, or backs one that
-        has lost its primary, or keeps one whose primary has not just said that it has the state: that may be
-        dead, or waiting for the keeper's copy. A keeper of a lost state counts while it may have it."""
+        has lost its primary, or keeps one."""
         revoked = self._knowledge.topology.revoked
-        has_state = not item.lost or self._m.losses.may_wake_up(item, instance)
-        keeps = instance in item.keepers and has_state and not self._has_just_led(item, instance)
-        return item.primary == instance or keeps or (instance in item.in_sync and item.primary in revoked)
+        backs = instance in item.in_sync and item.primary in revoked
+        return item.primary == instance or backs or self._keeps(instance, item)
+
+    def _keeps(self, instance: InstanceId, item: ReplicaSet) -> bool:
+        """Whether it is the keeper of a set whose primary has not just said that it has the state: that may
+        be dead, or waiting for the keeper's copy. Of a lost state it counts while it may have that."""
+        if instance not in item.keepers or self._has_just_led(item, instance):
+            return False
+        if item.lost:
+            return self._m.losses.may_wake_up(item, instance)
+        # What was with one that has no lease, and where nobody listens, went with it: no primary gets it.
+        dead = self._suspicions.is_gone(instance) and self._suspicions.is_refused(instance)
+        return not dead or item.primary in self._knowledge.topology.revoked
 
     def _has_just_led(self, item: ReplicaSet, suspect: InstanceId) -> bool:
         """Whether the set's primary has answered as such since the suspect was asked, and nothing bad is

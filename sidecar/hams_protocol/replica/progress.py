@@ -116,8 +116,10 @@ class Progress:
                 at = min(at, self.progress_at + suspect_after_s)
             if self.ack:
                 at = min(at, self.progress_at + max(limits.backup_lag_max_s, lag_max_s))
-        if is_registered and not self.heard:
-            at = max(at, self.named_at + limits.backup_lag_max_s)
+        if not self.heard:
+            if is_registered:
+                at = max(at, self.named_at + limits.backup_lag_max_s)
+            at = min(at, self.named_at + limits.silence_max_s)  # who was never reached breaks no connection
         if not self.refused:
             at = max(at, judges_at)
         owes = self.down_since != FOREVER or (self.ack and self.received < self.sent)

@@ -27,7 +27,8 @@ class Fetching(Role):
         self.epoch = epoch
         self._end = end
         self._again_at = FOREVER
-        self._down_since = machine.ctx.now if keeper in machine.links.down else FOREVER
+        # Who was never reached is not said to be out of reach.
+        self._down_since = FOREVER if keeper in machine.links.up else machine.ctx.now
         self.fences: tuple[Fence, ...] = ()
         """What managers have asked meanwhile: they hold for the epoch that begins as well."""
 
@@ -53,6 +54,8 @@ class Fetching(Role):
         if ack.received < 0:
             self._m.stop_without_state(f"its state was with {self._keeper}, which holds nothing")
         else:
+            if self._keeper not in self._m.links.down:
+                self._down_since = FOREVER
             self.ask()
 
     @property

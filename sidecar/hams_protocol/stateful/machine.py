@@ -473,6 +473,11 @@ class StatefulMachine(Vertex):
             self.primary.members_named(replica_set)
             return
         if not self._resume_former(replica_set):
+            if replica_set.restarted_in == replica_set.epoch and self.backup is not None:
+                # It has not heard that the state was lost: what it has copied is given up.
+                self.become(self._standby)
+                self.store.clear()
+                self.lineage.clear()
             if replica_set.keepers and not self._has_end(replica_set):
                 self._fetch(replica_set)
                 return
@@ -598,8 +603,8 @@ class StatefulMachine(Vertex):
         )
         primary = Primary(self, replica_set)
         self.become(primary)
-        if restored is not None:
-            primary.load_newest()
+        if restored is not None or replica_set.epoch > 1:
+            primary.load_newest()  # the model may have had a part in what was lost
         if replica_set.epoch > 1:
             self.ctx.emit(
                 NoteFailover(

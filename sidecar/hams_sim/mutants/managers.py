@@ -298,6 +298,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "dead-keeper-is-needed": Mutant(
+        "a keeper that has ended is waited for, since the primary that was to get the state from it is there",
+        "6",
+        (
+            Edit(
+                "recovery.verdicts",
+                "Verdicts._keeps",
+                "return not dead or item.primary in self._knowledge.topology.revoked",
+                "return True",
+            ),
+        ),
+    ),
     "restart-takes-keeper": Mutant(
         "a state that begins again takes the last keeper of another lost one with it, which may only hang",
         "7.2",

@@ -350,6 +350,30 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "begins-again-on-a-copy": Mutant(
+        "a state that begins again from nothing runs on what its model had taken over of the lost one",
+        "7.2",
+        (
+            Edit(
+                "stateful.machine",
+                "StatefulMachine._as_first_primary",
+                "if restored is not None or replica_set.epoch > 1:",
+                "if restored is not None:",
+            ),
+        ),
+    ),
+    "fetches-for-ever": Mutant(
+        "a primary asks a keeper for its state for ever, if it never had a connection to it that could break",
+        "7.2",
+        (
+            Edit(
+                "stateful.fetching",
+                "Fetching.__init__",
+                "self._down_since = FOREVER if keeper in machine.links.up else machine.ctx.now",
+                "self._down_since = machine.links.down.get(keeper, FOREVER)",
+            ),
+        ),
+    ),
     "keeper-takes-late-copy": Mutant(
         "a keeper that is named without a state takes a copy that comes late",
         "2",
