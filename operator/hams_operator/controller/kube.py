@@ -395,7 +395,7 @@ class KubeClient:
             response = await self._request(method, url, headers, body, timeout)
             if response.status < 300:
                 return response
-            text = await response.text()
+            text = await response.text(errors="replace")  # a proxy before it may write in any encoding
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise KubeError(0, f"{method} {path}: no answer: {str(error) or type(error).__name__}") from None
         try:

@@ -463,6 +463,28 @@ def test_kopf_never_gives_up_what_it_may_not_see() -> None:
         assert max(some) <= 30
 
 
+async def test_an_error_page_in_another_encoding_is_an_error_of_the_api_server(quick: None) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        page = "Dienst nicht verfügbar".encode("latin-1")
+        return web.Response(status=503, body=page, headers={"Content-Type": "text/plain; charset=utf-8"})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/namespaces/ns/pods/a", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    configuration = kube_module.configuration_of()
+    configuration.host = f"http://127.0.0.1:{_port(runner)}"
+    kube = kube_module.KubeClient(ApiClient(configuration))
+    try:
+        with pytest.raises(KubeError, match=r"nicht verf.gbar") as raised:
+            await kube.get(PODS, "ns", "a")
+        assert raised.value.status == 503
+    finally:
+        await kube.close()
+        await runner.cleanup()
+
+
 async def test_a_watch_of_an_api_server_that_is_gone_without_a_word_is_begun_anew_where_it_ended(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
