@@ -233,7 +233,11 @@ former_wait_s = 2.0
 it."""
 
 checkpoint_wait_s = 10.0
-"""A lost state begins again without those that have not read their checkpoints after this long."""
+"""A lost state begins again without those that have not read their checkpoints, and have been silent, for
+this long."""
+
+checkpoint_read_max_s = 300.0
+"""Who reads a checkpoint for longer than this, and `checkpoint_wait_s`, is not waited for."""
 
 fences_max = 16
 """Different fences of one generation that a primary keeps in force."""

@@ -16,7 +16,16 @@ from hams_protocol.batching import Fifo, Queues, Timing
 from hams_protocol.context import Context
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.due import FOREVER, earliest
-from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
+from hams_protocol.events import (
+    Event,
+    Late,
+    Member,
+    MembersChanged,
+    PeerDown,
+    PeerUp,
+    Received,
+    TopologyLearnt,
+)
 from hams_protocol.gossip import Gossip
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
 from hams_protocol.handlers import Handlers
@@ -143,6 +152,8 @@ class Vertex(ABC):
         elif isinstance(event, PeerDown):
             self.peer_down(event.peer, event.refused)
         else:
+            if isinstance(event, Late):
+                self.keeper.late(event.by_s)
             self.own_event(event)
 
     @abstractmethod

@@ -39,6 +39,7 @@ import test_stateless as stateless
 import test_succession as succession
 import test_unreadable as unreadable
 import test_vertex as vertex
+import test_who_is_waited_for as waited
 
 KILLERS: dict[str, Callable[[], None]] = {
     "joiner-counts-behind": (
@@ -61,6 +62,13 @@ KILLERS: dict[str, Callable[[], None]] = {
         keeper_empty.test_a_keeper_without_a_state_says_so_to_managers_and_takes_none_that_comes_late(
             keeper.stateless()
         )
+    ),
+    "answering-holder-is-given-up": waited.test_a_lost_state_does_not_begin_again_while_its_holder_answers,
+    "stopped-manager-gives-up": (
+        waited.test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_begins_again
+    ),
+    "stopped-keeper-ends": (
+        waited.test_a_keeper_that_is_to_end_and_was_stopped_hears_that_it_is_named_before_it_ends
     ),
     "begins-again-on-a-copy": begins_again.test_the_model_does_not_go_on_from_what_it_has_taken_over_before,
     "dead-keeper-is-needed": (

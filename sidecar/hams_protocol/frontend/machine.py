@@ -448,6 +448,7 @@ class FrontendMachine:
         ctx = self._ctx
         ctx.lateness.late(by_s, ctx.now)
         ctx.links.late(by_s, ctx.now)
+        self.keeper.late(by_s)
         for owner in self._owners.values():
             owner.replication.late(by_s)
 

@@ -78,7 +78,8 @@ class Losses:
             if not item.lost:
                 continue
             untouched = not item.may_restart and self._is_untouched(item)
-            decided = item.may_restart or untouched or (restarts and not self._may_any_wake_up(item))
+            given_up = not (self._may_any_wake_up(item) or self._some_answers(item))
+            decided = item.may_restart or untouched or (restarts and given_up)
             if not decided or self._takes_the_last_of_others(item, topology):
                 continue
             of = item.name if item.name in self._m.graph.operators else FRONTEND
@@ -126,6 +127,22 @@ class Losses:
         revoked = self._m.knowledge.topology.revoked
         return any(member not in revoked and self.may_wake_up(item, member) for member in item.holders)
 
+    def _some_answers(self, item: ReplicaSet) -> bool:
+        """Whether a holder of a lost state lives, though it is not registered yet: it does not fail its
+        probe."""
+        revoked = self._m.knowledge.topology.revoked
+        return any(
+            member not in revoked and not self._m.suspicions.is_silent(member) for member in item.holders
+        )
+
+    def late(self, by_s: float) -> None:
+        """This manager was stopped or starved: that somebody is back lies unread."""
+        most = self._ctx.now + limits.hung_wait_s
+        self._hung_until = {name: min(until + by_s, most) for name, until in self._hung_until.items()}
+        self._awaited_since = {
+            key: min(since + by_s, self._ctx.now) for key, since in self._awaited_since.items()
+        }
+
     def may_wake_up(self, item: ReplicaSet, holder: InstanceId) -> bool:
         """Whether a holder of a lost state may come back with it. A hang is no death: of one whose address
         refuses connections nothing is left, a silent one is waited for."""
@@ -157,6 +174,9 @@ class Losses:
         waits = False
         for name in free:
             since = self._awaited_since.setdefault((item.name, item.epoch, name), self._ctx.now)
+            answered = self._m.suspicions.answered_at.get(name, -FOREVER)
+            # It lives, and says what it has found once it has read it.
+            since = max(since, min(answered, since + limits.checkpoint_read_max_s))
             waits = waits or (
                 (name, item.name) not in self._saved and self._ctx.now < since + limits.checkpoint_wait_s
             )

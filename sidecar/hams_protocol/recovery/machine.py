@@ -167,6 +167,11 @@ class ManagerMachine:
             self.suspicions.peer_up(event.peer)
         elif isinstance(event, Late):
             self.suspicions.late(event.by_s)
+            self.losses.late(event.by_s)
+            now = self.ctx.now
+            self._orphaned_since = {
+                name: min(since + event.by_s, now) for name, since in self._orphaned_since.items()
+            }
 
     def _learn(self, topology: Topology, revision: int) -> None:
         self._known = True

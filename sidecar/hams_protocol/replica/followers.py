@@ -88,6 +88,7 @@ class Followers:
         added = self.all[instance] = Progress(instance, in_sync, generation, now, keeper)
         added.down_since = self._links.down.get(instance, FOREVER)
         added.refused = instance in self._links.refused
+        added.reached = instance in self._links.up
         return added
 
     def call(self, keeper: InstanceId, generation: int, now: float) -> Progress:
@@ -188,6 +189,7 @@ class Followers:
                 follower.silent_since = now
             follower.down_since = FOREVER
             follower.refused = False
+            follower.reached = True
             follower.copied_by = -FOREVER
         return follower
 

@@ -6,6 +6,7 @@ behalf. `stateful.durability` leads a state, `frontend.replication` a shard's lo
 how far their own watermark has come.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 from hams_protocol import limits
@@ -254,9 +255,21 @@ class Leader(Timed):
                     return changed
         return None
 
+    def _with_another(self, changed: Topology) -> Topology:
+        """In place of a joiner that was never heard: managers, which may well reach that one, would name it
+        again."""
+        replica_set = changed.find(self.name)
+        self._called.intersection_update(self._host.members)
+        self._called.update(self._knowledge.topology.find(self.name).joining)
+        free = self._free(replica_set)
+        if free is None or len(replica_set.in_sync) + len(replica_set.joining) >= max(self._backups, 1):
+            return changed
+        return changed.with_set(replace(replica_set, joining=(*replica_set.joining, free)))
+
     def _without(self, follower: Progress) -> Topology | None:
         topology = self._knowledge.topology
-        return shrink(topology, self.name, self._host.instance, self.epoch, follower.instance)
+        changed = shrink(topology, self.name, self._host.instance, self.epoch, follower.instance)
+        return changed if changed is None or follower.heard else self._with_another(changed)
 
     def _gone_at(self, follower: Progress) -> float:
         if follower.instance in self._revoked:

@@ -18,7 +18,8 @@ class Progress:
     the copy that it was sent last, of `copied_nbytes`, which may be on its way until `copied_by`.
 
     `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be
-    told from a dead one by a refused connection, only by its lease, or by its taking too long. `named_in`:
+    told from a dead one by a refused connection, only by its lease, or by its taking too long. `reached`: a
+    connection to it has stood, so that it breaks if it goes; it may take its time then. `named_in`:
     the generation that named it; what it said before is of no use. `leaves_at`: it has asked to be let go,
     and this is how long it is kept for. `keeper`: an instance of another operator, which the leader has
     called by itself. `differences`: it takes records with what changed.
@@ -48,6 +49,7 @@ class Progress:
         "named_at",
         "named_in",
         "progress_at",
+        "reached",
         "received",
         "refused",
         "sent",
@@ -71,7 +73,7 @@ class Progress:
         self.progress_at = self.sent_at = self.silent_since = self.named_at = now
         self.named_in = generation
         self.leaves_at = self.down_since = FOREVER
-        self.refused = False
+        self.refused = self.reached = False
 
     @property
     def owes(self) -> bool:
@@ -119,7 +121,8 @@ class Progress:
         if not self.heard:
             if is_registered:
                 at = max(at, self.named_at + limits.backup_lag_max_s)
-            at = min(at, self.named_at + limits.silence_max_s)  # who was never reached breaks no connection
+            if not self.reached:  # it breaks no connection
+                at = min(at, self.named_at + limits.silence_max_s)
         if not self.refused:
             at = max(at, judges_at)
         owes = self.down_since != FOREVER or (self.ack and self.received < self.sent)

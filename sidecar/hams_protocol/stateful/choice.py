@@ -124,6 +124,12 @@ class KeeperChoice:
         self._proposed_in = -1
         return self._followers.call(chosen.instance, topology.generation, self._ctx.now)
 
+    def late(self, by_s: float) -> None:
+        """Its primary was stopped or starved for so long: what the one that was called said is still
+        unread."""
+        if self._called_at != FOREVER:
+            self._called_at = min(self._called_at + by_s, self._ctx.now)
+
     def deadline(self, patience_s: float) -> float:
         """When the one that was called has taken too long."""
         called = self.called

@@ -428,6 +428,11 @@ class Durability(Leader):
         """See `Leader`."""
         return not self._risky() or not self.is_protected or self._is_held(remaining)
 
+    def late(self, by_s: float) -> None:
+        """See `Leader`."""
+        super().late(by_s)
+        self._choice.late(by_s)
+
     # -- keepers ---------------------------------------------------------------------------------------------
 
     def find_keeper(self) -> None:

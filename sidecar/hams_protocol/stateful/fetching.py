@@ -29,6 +29,7 @@ class Fetching(Role):
         self._again_at = FOREVER
         # Who was never reached is not said to be out of reach.
         self._down_since = FOREVER if keeper in machine.links.up else machine.ctx.now
+        self._heard_at = machine.ctx.now
         self.fences: tuple[Fence, ...] = ()
         """What managers have asked meanwhile: they hold for the epoch that begins as well."""
 
@@ -54,8 +55,9 @@ class Fetching(Role):
         if ack.received < 0:
             self._m.stop_without_state(f"its state was with {self._keeper}, which holds nothing")
         else:
-            if self._keeper not in self._m.links.down:
-                self._down_since = FOREVER
+            if self._down_since != FOREVER and self._keeper not in self._m.links.down:
+                self._down_since = self._ctx.now  # it lives; whether it hears anything is yet to be seen
+            self._heard_at = self._ctx.now
             self.ask()
 
     @property
@@ -95,13 +97,32 @@ class Fetching(Role):
         if peer == self._keeper:
             self._down_since = min(self._down_since, self._ctx.now)
 
+    def late(self, by_s: float) -> None:
+        """This instance's own loop was late: that the connection stands may lie unread."""
+        if self._down_since != FOREVER:
+            self._down_since = min(self._down_since + by_s, self._ctx.now)
+        self._heard_at = min(self._heard_at + by_s, self._ctx.now)
+
     def dues(self) -> list[Due]:
         """Ask again; end where the keeper has gone."""
-        return [(self._again_at, self.ask), (self._down_since + limits.backup_lag_max_s, self._give_up)]
+        return [
+            (self._again_at, self.ask),
+            (self._down_since + limits.backup_lag_max_s, self._give_up),
+            (self._silent_at, self._give_up),
+        ]
+
+    @property
+    def _silent_at(self) -> float:
+        """When a keeper that hangs has been waited for for long enough: its connection may stand for ever. By
+        receipt it waits for what the end depends on."""
+        copied_s = limits.keeper_state_bytes_max / limits.stream_floor_bytes_s
+        return FOREVER if self._m.by_receipt else self._heard_at + limits.silence_max_s + copied_s
 
     def _give_up(self) -> None:
         if self._m.keeper.is_needed:
             # It would have to stay until it is let go. Two that keep each other's state never would be.
-            self._down_since = self._ctx.now
+            self._heard_at = self._ctx.now
+            if self._down_since != FOREVER:
+                self._down_since = self._ctx.now
             return
         self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")

@@ -319,6 +319,11 @@ class Keeper(Timed):
         for held in self.states.values():
             held.backup.following.leave()
 
+    def late(self, by_s: float) -> None:
+        """This instance's own loop was late: that it is named may lie unread."""
+        if self._named_by != FOREVER:
+            self._named_by = min(self._named_by + by_s, self._ctx.now + limits.leave_wait_s)
+
     def dues(self) -> list[Due]:
         """What the states' replicas are to do; no longer wait to be named."""
         dues = [due for held in self.states.values() for due in held.backup.dues()]

@@ -42,6 +42,7 @@ from hams_protocol.messages import (
     AskCopy,
     Durable,
     Fence,
+    FenceAnswer,
     Freeze,
     Message,
     Payload,
@@ -115,6 +116,7 @@ class StatefulMachine(Vertex):
         self.proposals = Proposals(self.ctx, self.knowledge)
         self._early_acks: dict[InstanceId, RecordAck] = {}
         self._early_asks: dict[InstanceId, AskCopy] = {}
+        self._early_fences: tuple[Fence, ...] = ()
         self._reported: dict[str, int] = {}
 
     # -- the machine -----------------------------------------------------------------------------------------
@@ -369,8 +371,27 @@ class StatefulMachine(Vertex):
         if self.backup is not None:
             self.backup.preload()
         self._take_role()
+        fences, self._early_fences = self._early_fences, ()
+        if self.primary is not None:
+            for fence in fences:
+                if fence.generation == self.knowledge.topology.generation:
+                    self.primary.fenced(fence)
         self.checkpoints.roles_changed()
         self.judge_undecided()
+
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether it is named primary and has no state: its model is not there yet, or it cannot take the
+        role, and is only here for what it keeps."""
+        leads = self.knowledge.set_of(self.operator.name).primary == self.instance
+        return leads and self._role is self._standby
+
+    def fenced_early(self, fence: Fence) -> FenceAnswer:
+        """Nothing is here that could hang on what is lost. The fence holds for what is begun with, too."""
+        self._early_fences = (*self._early_fences, fence)[-limits.fences_max :]
+        replica_set = self.knowledge.set_of(self.operator.name)
+        unknown = self.by_receipt and bool(replica_set.keepers)
+        return FenceAnswer(fence.attempt, fence.generation, fence.name, replica_set.epoch, unknown, ())
 
     def fits(self, layout: str) -> bool:
         """Whether this instance's model can take over a state of that layout, as far as both are known."""

@@ -80,6 +80,8 @@ class Questions:
             return Refused(fence.attempt, generation, fence.name, "another topology is known here")
         if m.fetching is not None:
             return m.fetching.fenced(fence)
+        if m.has_not_begun:
+            return m.fenced_early(fence)
         if m.primary is None:
             return Refused(fence.attempt, generation, fence.name, "not the primary")
         return m.primary.fenced(fence)

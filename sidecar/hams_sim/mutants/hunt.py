@@ -70,6 +70,9 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "keeper-ends-unasked": ("keeper-hurt",),
     "keeper-takes-late-copy": ("keeper-unawares",),
     "begins-again-on-a-copy": ("keeper-hurt",),
+    "answering-holder-is-given-up": ("state-lost",),
+    "stopped-manager-gives-up": ("state-lost",),
+    "stopped-keeper-ends": ("keeper-unawares",),
     "dead-keeper-is-needed": ("keeper-hurt",),
     "fetches-for-ever": ("keeper-hurt",),
     "ack-without-value-id": ("stale-acks",),
@@ -293,10 +296,14 @@ HISTORIES_EACH = 100
 """How many all others are given."""
 
 RARE = "a transcript kills it (tests/protocol/test_mutants_killed.py); of histories one in many hundreds did"
+STOPPED = "a transcript kills it; nobody is stopped in histories for so long in just that moment"
 NOT_CAUGHT: dict[str, str] = {
     "begins-at-another-cut": RARE,
     "owner-stays-doomed": "a transcript kills it; no scene has three faults within one attempt",
     "empty-keeper-holds": "a transcript kills it; nothing known names a keeper that holds nothing",
+    "answering-holder-is-given-up": "a transcript kills it; who answers in histories reaches etcd soon",
+    "stopped-manager-gives-up": STOPPED,
+    "stopped-keeper-ends": STOPPED,
     "begins-again-on-a-copy": "a transcript kills it; the joiner of a lost state has to keep another one",
     "dead-keeper-is-needed": "a transcript kills it; it takes three faults, and keepers crosswise",
     "fetches-for-ever": "a transcript kills it; in histories who is alive can be reached in the end",

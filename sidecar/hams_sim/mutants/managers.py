@@ -298,6 +298,30 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "answering-holder-is-given-up": Mutant(
+        "a lost state begins again 10 s later though one who holds it answers, and only cannot reach etcd",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses.restart",
+                "given_up = not (self._may_any_wake_up(item) or self._some_answers(item))",
+                "given_up = not self._may_any_wake_up(item)",
+            ),
+        ),
+    ),
+    "stopped-manager-gives-up": Mutant(
+        "a manager that was stopped begins a lost state again before it reads who has come back",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses.late",
+                "most = self._ctx.now + limits.hung_wait_s",
+                "return\nmost = self._ctx.now + limits.hung_wait_s",
+            ),
+        ),
+    ),
     "dead-keeper-is-needed": Mutant(
         "a keeper that has ended is waited for, since the primary that was to get the state from it is there",
         "6",

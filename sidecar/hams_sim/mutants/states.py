@@ -362,6 +362,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "stopped-keeper-ends": Mutant(
+        "a keeper that is to end and was stopped does so before it reads that it is named",
+        "7",
+        (
+            Edit(
+                "stateful.keeper",
+                "Keeper.late",
+                "if self._named_by != FOREVER:",
+                "if False:",
+            ),
+        ),
+    ),
     "fetches-for-ever": Mutant(
         "a primary asks a keeper for its state for ever, if it never had a connection to it that could break",
         "7.2",
