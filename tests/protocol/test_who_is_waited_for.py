@@ -3,9 +3,11 @@ ever, and not so short that a state is given up which is still there."""
 
 from dataclasses import replace
 
-from kit import P, Rig, graph, of, op, primary_of, rset, table, topo
+import pytest
+from kit import P, Rig, dep, graph, of, op, primary_of, rset, table, topo
 from test_keeper import DATA, P_SLOT, copy_of, member
 
+from hams_protocol.deps import Dep
 from hams_protocol.effects import Propose, Stop
 from hams_protocol.events import (
     CasSettled,
@@ -19,14 +21,17 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenLost
 from hams_protocol.messages import (
+    HOLDS,
     AskCopy,
     Fence,
+    FenceAnswer,
     Freeze,
     FreezeAnswer,
     Health,
     Probe,
     ProbeAnswer,
     RecordAck,
+    RoleReport,
     StateCopy,
 )
 from hams_protocol.recovery import ManagerMachine
@@ -243,7 +248,7 @@ def test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_
     rig = restarting_manager()
     here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
     rig.step(MembersChanged(here))
-    now = topo(5, ALONE_, P_SLOT, revoked=("q-1",))
+    now = topo(5, LEFT_ALONE, P_SLOT, revoked=("q-1",))
     rig.learn(now)
     for peer in ("F-1", "p-1", "q-2", "q-3"):
         rig.step(PeerUp(peer))
@@ -270,7 +275,7 @@ def test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_
     assert "q-2" not in found.topology.revoked
 
 
-ALONE_ = rset("q", "q-2", epoch=2, ends=((1, 0),))
+LEFT_ALONE = rset("q", "q-2", epoch=2, ends=((1, 0),))
 
 
 def test_a_lost_state_does_not_begin_again_while_its_holder_answers():
@@ -278,7 +283,7 @@ def test_a_lost_state_does_not_begin_again_while_its_holder_answers():
     rig = restarting_manager()
     here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
     rig.step(MembersChanged(here))
-    now = topo(5, ALONE_, P_SLOT, revoked=("q-1",))
+    now = topo(5, LEFT_ALONE, P_SLOT, revoked=("q-1",))
     rig.learn(now)
     for peer in ("F-1", "p-1", "q-2", "q-3"):
         rig.step(PeerUp(peer))
@@ -340,3 +345,164 @@ def test_a_manager_that_was_stopped_hears_of_a_checkpoint_before_a_state_begins_
     assert not of(rig.all, Propose), "what q-9 has told lies unread"
     tells(rig, RoleReport("q", SAVED, 1, 500, False))
     assert of(rig.all, Propose)[-1].topology.find("q").end_of(1) == 500
+
+
+def drive(rig, now, seconds, answers, empty=()):
+    """For so many seconds; peers answer as `answers(peer, rig)` says: a Health, or None for silence. The
+    `empty` ones say that they keep nothing."""
+    for _ in range(int(seconds * 10)):
+        effects, rig.all = rig.all[:], []
+        for effect in effects:
+            message = getattr(effect, "message", None)
+            if isinstance(message, Probe):
+                health = answers(effect.target, rig)
+                if health is not None:
+                    roles = tuple(
+                        RoleReport(item.name, HOLDS, item.epoch, 7, False)
+                        for item in now.sets
+                        if effect.target in item.keepers and effect.target not in empty
+                    )
+                    rig.get(effect.target, ProbeAnswer(message.nonce, health, now.generation, roles))
+        for item in of(effects, Propose)[-1:]:
+            now = item.topology
+            rig.step(CasSettled(now, now.generation, committed=True))
+        rig.after(0.1)
+    return now
+
+
+def begin(rig, now, here, gone):
+    rig.step(MembersChanged(here))
+    rig.learn(now)
+    for item in here:
+        rig.step(PeerUp(item.instance))
+    rig.step(MembersChanged(tuple(item for item in here if item.instance not in gone)))
+
+
+def test_a_holder_that_answered_once_and_hangs_for_good_is_not_waited_for_for_ever():
+    """q-2 hung, and its lease is gone. It answers once, 3 s later, and hangs for good: its kernel answers."""
+    rig = restarting_manager()
+    here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
+    now = topo(5, LEFT_ALONE, P_SLOT, revoked=("q-1",))
+    begin(rig, now, here, ("q-2",))
+
+    def answers(peer, rig):
+        if peer in ("F-1", "p-1", "q-3"):
+            return Health.HEALTHY
+        if peer == "q-2" and 4.0 < rig.now < 5.0:
+            return Health.HEALTHY
+        return None
+
+    now = drive(rig, now, 600.0, answers)
+    assert now.find("q").restarted_in, "nobody asks q-2 again"
+
+
+@pytest.mark.parametrize("registers", [False, True])
+def test_a_keeper_that_holds_nothing_by_its_word_is_no_reason_to_wait(registers):
+    """q-2 is dead. Its keeper p-1 hung, lost its lease, is back, and holds nothing."""
+    rig = restarting_manager()
+    here = (*map(member, ("F-1", "p-1", "p-2", "q-2", "q-3")), M)
+    now = topo(5, replace(LEFT_ALONE, keepers=("p-1",)), table("p", ("p-2", 1)), revoked=("q-1",))
+    begin(rig, now, here, ("q-2", "p-1"))
+    rig.step(PeerDown("q-2", refused=True))
+
+    def answers(peer, rig):
+        if peer in ("F-1", "p-2", "q-3") or (peer == "p-1" and rig.now > 5.0):
+            return Health.HEALTHY
+        return None
+
+    now = drive(rig, now, 6.0, answers, ("p-1",))
+    assert now.find("q").lost
+    if registers:
+        rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-2")))
+    now = drive(rig, now, 600.0, answers, ("p-1",))
+    assert now.find("q").restarted_in, "it does not begin again"
+
+
+def test_a_keeper_of_a_lost_state_that_answers_is_not_revoked():
+    """q-2 is dead. Its keeper p-1 hung and lost its lease; it answers again, its model is dead, and it does
+    not reach etcd yet."""
+    rig = restarting_manager()
+    here = (*map(member, ("F-1", "p-1", "p-2", "q-2", "q-3")), M)
+    now = topo(5, replace(LEFT_ALONE, keepers=("p-1",)), P_SLOT, revoked=("q-1",))
+    begin(rig, now, here, ("q-2", "p-1"))
+    rig.step(PeerDown("q-2", refused=True))
+
+    def answers(peer, rig):
+        if peer in ("F-1", "p-2", "q-3"):
+            return Health.HEALTHY
+        if peer == "p-1" and rig.now > 5.0:
+            return Health.MODEL_DEAD
+        return None
+
+    now = drive(rig, now, 15.0, answers)
+    assert now.find("q").lost
+    assert "p-1" not in now.revoked, "the only copy is with it"
+
+
+def test_fences_with_the_same_ends_do_not_push_another_one_out_before_the_model_is_ready():
+    data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
+    rig = Rig(StatefulMachine(data, "q", "q-1"))
+    rig.learn(topo(3, rset("p", "p-1"), rset("q", "q-1")))
+    assert of(rig.get("m-1", Fence(1, 3, "q", (Dep("p", 1, 5),))), FenceAnswer)
+    for n in range(20):
+        rig.get("m-2", Fence(100 + n, 3, "q", (Dep("p", 1, 9),)))
+    rig.ready(P("state 0"))
+    assert rig.machine.primary is not None
+    assert rig.machine.is_fenced(dep("p", 1, 7)), "m-1 may yet commit"
+
+
+def test_a_joiner_that_is_heard_and_was_never_reached_makes_room_for_another_one():
+    """q-1 cannot connect to q-2 (no answer, so nothing breaks), though q-2 connects to it."""
+    rig = primary_of(DATA, "q", topo(3, replace(rset("q", "q-1"), joining=("q-2",)), P_SLOT))
+    rig.step(MembersChanged((*map(member, ("F-1", "p-1", "q-1", "q-2", "q-3")), M)))
+    rig.step(PeerUp("q-3"))
+    now = rig.machine.knowledge.topology
+    for step in range(1200):
+        proposed, rig.all = of(rig.all, Propose), []
+        for item in proposed[-1:]:
+            now = item.topology
+            rig.step(CasSettled(now, now.generation, committed=True))
+        if step % 10 == 0 and "q-2" in now.find("q").joining:
+            rig.get("q-2", AskCopy("q", 1, -1, now.generation))
+        rig.after(0.1)
+    assert now.find("q").joining == ("q-3",)
+
+
+def test_a_person_does_not_throw_away_the_last_of_another_state_whose_keeper_answers():
+    """q-2 leads q, and keeps r, of which nobody else is left. It answers, and does not reach etcd. A person
+    lets q begin again."""
+    data = graph(
+        op("p", FRONTEND, to=("q",)), op("q", "p", stateful=True, to=("r",)), op("r", "q", stateful=True)
+    )
+    rig = Rig(ManagerMachine(data, "m-1"))
+    here = (*map(member, ("F-1", "p-1", "q-3")), M)
+    now = topo(
+        5,
+        replace(rset("q", "q-2", epoch=2, ends=((1, 0),)), lost=True, may_restart=True),
+        replace(rset("r", "r-1", epoch=1), keepers=("q-2",), lost=True),
+        P_SLOT,
+        revoked=("q-1", "r-1"),
+    )
+    begin(rig, now, here, ())
+    now = drive(rig, now, 60.0, lambda peer, rig: Health.HEALTHY)
+    assert "q-2" not in now.revoked, "it has the only copy of r"
+
+
+def test_a_starved_manager_begins_a_lost_state_again_within_a_minute():
+    rig = restarting_manager()
+    here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
+    now = topo(5, replace(LEFT_ALONE, lost=True), P_SLOT, revoked=("q-1",))
+    begin(rig, now, here, ("q-2",))
+    for _ in range(90):
+        effects, rig.all = rig.all[:], []
+        rig.now += 1.0
+        rig.step(Late(0.9))
+        for effect in effects:
+            message = getattr(effect, "message", None)
+            if isinstance(message, Probe) and effect.target != "q-2":
+                rig.get(effect.target, ProbeAnswer(message.nonce, Health.HEALTHY, now.generation, ()))
+        for item in of(effects, Propose)[-1:]:
+            now = item.topology
+            rig.step(CasSettled(now, now.generation, committed=True))
+        rig.step(Tick())
+    assert now.find("q").restarted_in

@@ -13,6 +13,7 @@ from hams_protocol.due import FOREVER
 from hams_protocol.effects import Effect, Loss, NoteLost
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
+from hams_protocol.lateness import pause_s
 from hams_protocol.messages import Probe, RoleReport
 from hams_protocol.modes import is_run_again
 from hams_protocol.recovery import assign
@@ -31,7 +32,7 @@ class Losses:
         self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self._awaited_since: dict[tuple[str, int, InstanceId], float] = {}
         self._hung_until: dict[str, float] = {}
-        self._ask_at = FOREVER
+        self._ask_at = self._holders_at = FOREVER
 
     def saved(self, sender: InstanceId, report: RoleReport) -> None:
         """An instance tells of the checkpoint that it has read."""
@@ -88,7 +89,10 @@ class Losses:
                 for name in assign.unburdened(self._m.members, of, item, topology)
                 if name not in self._m.suspicions.open
             ]
-            may_return = bool(assign.rescuers(self._m.members, item)) and item.name not in self._m.retry_at
+            may_return = item.name not in self._m.retry_at and any(
+                not self._m.suspicions.holds_nothing(rescuer, item)
+                for rescuer in assign.rescuers(self._m.members, item)
+            )
             if free and not may_return and (untouched or not self._waits_for_checkpoints(item, free)):
                 epoch, version, chosen = max(
                     (*((0, 0) if untouched else self._saved.get((name, item.name), (0, 0))), name)
@@ -112,7 +116,7 @@ class Losses:
             other.name != item.name
             and not set(item.members).isdisjoint(other.holders)
             and gone.issuperset(other.holders)
-            and (not other.lost or self._may_any_wake_up(other))
+            and (not other.lost or self._may_any_wake_up(other) or self._some_answers(other))
             for other in topology.sets
         )
 
@@ -128,15 +132,36 @@ class Losses:
         return any(member not in revoked and self.may_wake_up(item, member) for member in item.holders)
 
     def _some_answers(self, item: ReplicaSet) -> bool:
-        """Whether a holder of a lost state lives, though it is not registered yet: it does not fail its
-        probe."""
+        """Whether one that may still give the state back lives."""
         revoked = self._m.knowledge.topology.revoked
-        return any(
-            member not in revoked and not self._m.suspicions.is_silent(member) for member in item.holders
-        )
+        return any(member not in revoked and self.answers(item, member) for member in item.holders)
+
+    def answers(self, item: ReplicaSet, holder: InstanceId) -> bool:
+        """Whether a holder of a lost state lives, though it is not registered yet: it does not fail its
+        probe, and does not say that it holds nothing."""
+        suspicions = self._m.suspicions
+        return not (suspicions.is_silent(holder) or suspicions.holds_nothing(holder, item))
+
+    def ask_holders(self) -> None:
+        """Nobody else watches who is not registered: whether it lives, and still holds a lost state, it is
+        asked again and again."""
+        topology, suspicions, now = self._m.knowledge.topology, self._m.suspicions, self._ctx.now
+        holders = {member for item in topology.sets if item.lost for member in item.holders}
+        if not holders:
+            self._holders_at = FOREVER
+        if not holders or now < self._holders_at < FOREVER:
+            return
+        self._holders_at = now + limits.probe_again_after_s
+        for name in sorted(holders.difference(topology.revoked, suspicions.open)):
+            self._ctx.send(name, Probe(0))
+            answered = suspicions.answered_at.get(name, -FOREVER)
+            if name not in self._m.members and now > answered + 2 * limits.probe_again_after_s:
+                suspicions.suspect(name, "it holds a lost state, and does not answer any more")
 
     def late(self, by_s: float) -> None:
-        """This manager was stopped or starved: that somebody is back lies unread."""
+        """This manager was stopped: that somebody is back lies unread. Short delays do not count, or one that
+        is always short of CPU would wait for many times as long."""
+        by_s = pause_s(by_s)
         most = self._ctx.now + limits.hung_wait_s
         self._hung_until = {name: min(until + by_s, most) for name, until in self._hung_until.items()}
         self._awaited_since = {
@@ -153,7 +178,7 @@ class Losses:
     def dues(self) -> list[float]:
         """When checkpoints are asked for again, and when those who hang have been waited for for long
         enough."""
-        return [self._ask_at, *self._hung_until.values()]
+        return [self._ask_at, self._holders_at, *self._hung_until.values()]
 
     def _is_untouched(self, item: ReplicaSet) -> bool:
         """Whether a lost state is still as its model made it, or a lost log empty: then nothing is lost, and

@@ -250,6 +250,7 @@ class ManagerMachine:
             return
         self.suspicions.expire()
         self.losses.ask_saved()
+        self.losses.ask_holders()
         if self._proposing or self.ctx.now < self._held_until:
             return
         # What one commit can both revoke and replace is left to an attempt, or the set would have no primary

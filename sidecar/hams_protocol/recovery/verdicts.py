@@ -93,11 +93,13 @@ class Verdicts:
 
     def _keeps(self, instance: InstanceId, item: ReplicaSet) -> bool:
         """Whether it is the keeper of a set whose primary has not just said that it has the state: that may
-        be dead, or waiting for the keeper's copy. Of a lost state it counts while it may have that."""
+        be dead, or waiting for the keeper's copy. Of a lost state it counts while it may have that, and while
+        it answers."""
         if instance not in item.keepers or self._has_just_led(item, instance):
             return False
         if item.lost:
-            return self._m.losses.may_wake_up(item, instance)
+            losses = self._m.losses
+            return losses.may_wake_up(item, instance) or losses.answers(item, instance)
         # What was with one that has no lease, and where nobody listens, went with it: no primary gets it.
         dead = self._suspicions.is_gone(instance) and self._suspicions.is_refused(instance)
         return not dead or item.primary in self._knowledge.topology.revoked

@@ -256,8 +256,8 @@ class Leader(Timed):
         return None
 
     def _with_another(self, changed: Topology) -> Topology:
-        """In place of a joiner that was never heard: managers, which may well reach that one, would name it
-        again."""
+        """In place of a joiner that was never heard, or never reached: managers may well reach that one, and
+        would name it again."""
         replica_set = changed.find(self.name)
         self._called.intersection_update(self._host.members)
         self._called.update(self._knowledge.topology.find(self.name).joining)
@@ -269,7 +269,9 @@ class Leader(Timed):
     def _without(self, follower: Progress) -> Topology | None:
         topology = self._knowledge.topology
         changed = shrink(topology, self.name, self._host.instance, self.epoch, follower.instance)
-        return changed if changed is None or follower.heard else self._with_another(changed)
+        if changed is None or (follower.heard and not follower.is_out_of_reach):
+            return changed
+        return self._with_another(changed)
 
     def _gone_at(self, follower: Progress) -> float:
         if follower.instance in self._revoked:

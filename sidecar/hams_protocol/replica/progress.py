@@ -80,6 +80,11 @@ class Progress:
         """Whether something is on its way of which it has not said that it received it."""
         return self.received < self.sent
 
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether it has never been reached, and has had nothing of its leader's, though that may hear it."""
+        return not (self.reached or self.ack)
+
     def is_sent(self, position: int, now: float) -> None:
         """Everything up to there is on its way."""
         if self.received >= self.sent and position > self.sent:
@@ -118,11 +123,10 @@ class Progress:
                 at = min(at, self.progress_at + suspect_after_s)
             if self.ack:
                 at = min(at, self.progress_at + max(limits.backup_lag_max_s, lag_max_s))
-        if not self.heard:
-            if is_registered:
-                at = max(at, self.named_at + limits.backup_lag_max_s)
-            if not self.reached:  # it breaks no connection
-                at = min(at, self.named_at + limits.silence_max_s)
+        if not self.heard and is_registered:
+            at = max(at, self.named_at + limits.backup_lag_max_s)
+        if self.is_out_of_reach:  # it breaks no connection
+            at = min(at, self.named_at + limits.silence_max_s)
         if not self.refused:
             at = max(at, judges_at)
         owes = self.down_since != FOREVER or (self.ack and self.received < self.sent)

@@ -388,7 +388,12 @@ class StatefulMachine(Vertex):
 
     def fenced_early(self, fence: Fence) -> FenceAnswer:
         """Nothing is here that could hang on what is lost. The fence holds for what is begun with, too."""
-        self._early_fences = (*self._early_fences, fence)[-limits.fences_max :]
+        others = [
+            other
+            for other in self._early_fences
+            if other.generation == fence.generation and other.ends != fence.ends
+        ]
+        self._early_fences = (*others, fence)[-limits.fences_max :]
         replica_set = self.knowledge.set_of(self.operator.name)
         unknown = self.by_receipt and bool(replica_set.keepers)
         return FenceAnswer(fence.attempt, fence.generation, fence.name, replica_set.epoch, unknown, ())
