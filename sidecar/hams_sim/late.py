@@ -573,6 +573,24 @@ def hung_holder(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def unregistered_holder(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """As `hung_holder`, but who wakes up does not reach etcd for longer than a hang is waited for. It
+    answers, so its state is not given up, though policy lets lost ones begin again."""
+    name = stateful(rng, graph)
+    at = rng.uniform(0.2, 0.8)
+    return [
+        hold(at - 0.1, "StateCopy|LogCopy", "", "", 16.0, span),
+        Fault(at - 0.05, "cut-etcd", f"primary:{name}", span_s=15.0),
+        *(kill(at + 0.001 * number, f"backup:{name}") for number in range(3)),
+        Fault(
+            at + 0.3,
+            rng.choice(("pause-last", "isolate-last")),
+            f"primary:{name}",
+            span_s=rng.uniform(3.0, 5.0),
+        ),
+    ]
+
+
 def all_hang(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Everybody who has a state hangs, each for another while, and gets a successor; lost states begin again
     where policy says so, but a hang is no death."""
@@ -839,6 +857,15 @@ LATE: dict[str, Scenario] = {
     ),
     "hung-holder": Scenario(
         "the last one who has a state hangs, and wakes up", CHAINS, hung_holder, span_s=7.5, keeps=True
+    ),
+    "unregistered-holder": Scenario(
+        "the last one who has a state hangs, wakes up, and does not reach etcd for 10 s",
+        CHAINS,
+        unregistered_holder,
+        span_s=16.0,
+        restarts=True,
+        keeps=True,
+        replaced_s=3.0,
     ),
     "all-hang": Scenario(
         "everybody who has a state hangs, and policy lets lost ones begin again",
