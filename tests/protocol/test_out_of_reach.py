@@ -39,6 +39,40 @@ def fresh(*registered: str) -> Rig:
     return rig
 
 
+def settle(rig, now):
+    """What it has proposed is committed."""
+    proposed, rig.all = of(rig.all, Propose), []
+    for item in proposed[-1:]:
+        now = item.topology
+        rig.step(CasSettled(now, now.generation, committed=True))
+    return now
+
+
+def both(one, rig, here, now, others, tenths):
+    """A manager and the primary q-3 for so many tenths of a second, beside `others` who answer its probes. If
+    q-3 stops, nobody listens there any more."""
+    ended = False
+    for _ in range(tenths):
+        effects, rig.all = rig.all[:], []
+        for peer in others:
+            for probe in of(effects, Probe, to=peer):
+                rig.get(peer, ProbeAnswer(probe.nonce, Health.HEALTHY, now.generation, ()))
+        for probe in of(effects, Probe, to="q-3"):
+            for answer in of(one.get("m-1", probe), ProbeAnswer, to="m-1"):
+                rig.get("q-3", answer)
+        for item in of(effects, Propose)[-1:]:
+            now = item.topology
+            rig.step(CasSettled(now, now.generation, committed=True))
+            one.learn(now)
+        if of(one.all, Stop) and not ended:
+            ended = True
+            rig.step(PeerDown("q-3", refused=True))
+            rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-3")))
+        rig.after(0.1)
+        one.after(0.1)
+    return now
+
+
 def test_a_primary_gives_up_on_a_keeper_that_it_never_reached():
     rig = fresh("p-2")
     rig.learn(topo(5, FETCHES, table("p", ("p-2", 2)), revoked=("q-1", "q-2")))
@@ -70,25 +104,7 @@ def test_a_set_whose_primary_never_reached_its_keeper_is_lost_and_not_waited_for
     for peer in ("F-1", "p-2", "q-3", "q-4"):
         rig.step(PeerUp(peer))
     rig.step(PeerDown("p-1", refused=True))
-    ended = False
-    for _ in range(TENTHS):
-        effects, rig.all = rig.all[:], []
-        for peer in ("F-1", "p-2", "q-4"):
-            for probe in of(effects, Probe, to=peer):
-                rig.get(peer, ProbeAnswer(probe.nonce, Health.HEALTHY, now.generation, ()))
-        for probe in of(effects, Probe, to="q-3"):
-            for answer in of(one.get("m-1", probe), ProbeAnswer, to="m-1"):
-                rig.get("q-3", answer)
-        for item in of(effects, Propose)[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
-            one.learn(now)
-        if of(one.all, Stop) and not ended:
-            ended = True
-            rig.step(PeerDown("q-3", refused=True))
-            rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-3")))
-        rig.after(0.1)
-        one.after(0.1)
+    now = both(one, rig, here, now, ("F-1", "p-2", "q-4"), TENTHS)
     assert now.find("q").lost
 
 
@@ -134,9 +150,6 @@ def test_a_joiner_that_was_never_heard_makes_room_for_another_one():
     rig.step(Drain())
     now = rig.machine.knowledge.topology
     for _ in range(TENTHS):
-        proposed, rig.all = of(rig.all, Propose), []
-        for item in proposed[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
+        now = settle(rig, now)
         rig.after(0.1)
     assert now.find("q").joining == ("q-3",)

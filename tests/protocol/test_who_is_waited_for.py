@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from kit import P, Rig, dep, graph, of, op, primary_of, rset, table, topo
-from test_keeper import DATA, P_SLOT, copy_of, member
+from test_keeper import ALONE, DATA, HELD_BY_P, P_SLOT, copy_of, member, promoted, stateless
+from test_out_of_reach import FETCHES, M, both, settle
 
 from hams_protocol.deps import Dep
 from hams_protocol.effects import Propose, Stop
@@ -13,15 +14,15 @@ from hams_protocol.events import (
     CasSettled,
     Drain,
     Late,
-    Member,
     MembersChanged,
     PeerDown,
     PeerUp,
     Tick,
 )
-from hams_protocol.graph import FRONTEND, RecoverySpec, WhenLost
+from hams_protocol.graph import FRONTEND, Checkpoint, Graph, RecoverySpec, WhenLost
 from hams_protocol.messages import (
     HOLDS,
+    SAVED,
     AskCopy,
     Fence,
     FenceAnswer,
@@ -37,16 +38,50 @@ from hams_protocol.messages import (
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful.machine import StatefulMachine
 
-M = Member("m-1", "manager", "")
-FETCHES = replace(rset("q", "q-3", epoch=3, ends=((1, 0), (2, 0))), keepers=("p-1",))
+RESTARTS = graph(
+    op("p", FRONTEND, to=("q",)),
+    op("q", "p", stateful=True),
+    recovery=RecoverySpec(when_lost=WhenLost.RESTART),
+)
+CHAIN = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
+LEFT_ALONE = rset("q", "q-2", epoch=2, ends=((1, 0),))
 
 
-def settle(rig, now):
-    proposed, rig.all = of(rig.all, Propose), []
-    for item in proposed[-1:]:
-        now = item.topology
-        rig.step(CasSettled(now, now.generation, committed=True))
+def restarting_manager():
+    """A manager of a graph whose lost states begin again."""
+    return Rig(ManagerMachine(RESTARTS, "m-1"))
+
+
+def drive(rig, now, seconds, answers, empty=()):
+    """For so many seconds; peers answer as `answers(peer, rig)` says: a Health, or None for silence. The
+    `empty` ones say that they keep nothing."""
+    for _ in range(int(seconds * 10)):
+        effects, rig.all = rig.all[:], []
+        for effect in effects:
+            message = getattr(effect, "message", None)
+            if isinstance(message, Probe):
+                health = answers(effect.target, rig)
+                if health is not None:
+                    roles = tuple(
+                        RoleReport(item.name, HOLDS, item.epoch, 7, False)
+                        for item in now.sets
+                        if effect.target in item.keepers and effect.target not in empty
+                    )
+                    rig.get(effect.target, ProbeAnswer(message.nonce, health, now.generation, roles))
+        for item in of(effects, Propose)[-1:]:
+            now = item.topology
+            rig.step(CasSettled(now, now.generation, committed=True))
+        rig.after(0.1)
     return now
+
+
+def begin(rig, now, here, gone):
+    """All of them are here and connected; then the leases of who is `gone` end."""
+    rig.step(MembersChanged(here))
+    rig.learn(now)
+    for item in here:
+        rig.step(PeerUp(item.instance))
+    rig.step(MembersChanged(tuple(item for item in here if item.instance not in gone)))
 
 
 def test_a_joiner_in_reach_whose_model_loads_for_longer_than_30_s_is_not_let_go():
@@ -103,9 +138,6 @@ def test_a_primary_gives_up_on_a_keeper_that_it_hears_and_does_not_reach():
     assert of(rig.all, Stop)
 
 
-CHAIN = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
-
-
 def test_a_recovery_upstream_does_not_wait_for_the_model_of_who_begins_a_state():
     """q was lost and begins again at q-9, whose model still loads, when p-1 dies."""
     again = replace(rset("q", "q-9", epoch=2, ends=((1, 0),)), restarted_in=2)
@@ -141,8 +173,6 @@ def test_a_recovery_upstream_does_not_wait_for_the_model_of_who_begins_a_state()
 
 
 def test_a_primary_that_was_stopped_hears_the_keeper_that_it_has_called_before_it_is_done_with_it():
-    from test_keeper import promoted
-
     rig = promoted()
     assert of(rig.all, StateCopy, to="p-1")
     rig.now += 2.0
@@ -178,8 +208,6 @@ def test_where_a_joiner_is_out_of_the_primarys_reach_another_one_joins():
 
 
 def test_a_keeper_that_is_to_end_and_was_stopped_hears_that_it_is_named_before_it_ends():
-    from test_keeper import ALONE, HELD_BY_P, stateless
-
     rig = stateless()
     rig.get("q-2", copy_of())
     assert of(rig.all, RecordAck, to="q-2"), "q-2 may name it from now on"
@@ -194,12 +222,7 @@ def test_a_keeper_that_is_to_end_and_was_stopped_hears_that_it_is_named_before_i
 
 def test_a_state_whose_keeper_hangs_for_good_is_lost_and_not_waited_for():
     """p-1, which q-3 fetches from, is stopped for good: its kernel still answers, its lease is gone."""
-    data = graph(
-        op("p", FRONTEND, to=("q",)),
-        op("q", "p", stateful=True),
-        recovery=RecoverySpec(when_lost=WhenLost.RESTART),
-    )
-    one, rig = Rig(StatefulMachine(data, "q", "q-3")), Rig(ManagerMachine(data, "m-1"))
+    one, rig = Rig(StatefulMachine(RESTARTS, "q", "q-3")), restarting_manager()
     here = [*map(member, ("F-1", "p-1", "p-2", "q-3", "q-4")), M]
     now = topo(5, FETCHES, table("p", ("p-1", 2)), revoked=("q-1", "q-2"))
     one.ready(P("state 0 of its own"))
@@ -211,57 +234,18 @@ def test_a_state_whose_keeper_hangs_for_good_is_lost_and_not_waited_for():
     here = [item for item in here if item.instance != "p-1"]
     for each in (rig, one):
         each.step(MembersChanged(tuple(here)))
-    ended = False
-    for _ in range(2400):
-        effects, rig.all = rig.all[:], []
-        for peer in ("F-1", "p-2", "q-4"):
-            for probe in of(effects, Probe, to=peer):
-                rig.get(peer, ProbeAnswer(probe.nonce, Health.HEALTHY, now.generation, ()))
-        for probe in of(effects, Probe, to="q-3"):
-            for answer in of(one.get("m-1", probe), ProbeAnswer, to="m-1"):
-                rig.get("q-3", answer)
-        for item in of(effects, Propose)[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
-            one.learn(now)
-        if of(one.all, Stop) and not ended:
-            ended = True
-            rig.step(PeerDown("q-3", refused=True))
-            rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-3")))
-        rig.after(0.1)
-        one.after(0.1)
+    now = both(one, rig, here, now, ("F-1", "p-2", "q-4"), 2400)
     assert now.find("q").restarted_in, "nobody can give q-3 its state"
     assert now.table("p").slots[0].instance == "p-2", "nor are the requests of p-1 served otherwise"
-
-
-def restarting_manager():
-    data = graph(
-        op("p", FRONTEND, to=("q",)),
-        op("q", "p", stateful=True),
-        recovery=RecoverySpec(when_lost=WhenLost.RESTART),
-    )
-    return Rig(ManagerMachine(data, "m-1"))
 
 
 def test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_begins_again():
     """q-2 hangs, and is back 5 s later; the manager is stopped meanwhile."""
     rig = restarting_manager()
     here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
-    rig.step(MembersChanged(here))
     now = topo(5, LEFT_ALONE, P_SLOT, revoked=("q-1",))
-    rig.learn(now)
-    for peer in ("F-1", "p-1", "q-2", "q-3"):
-        rig.step(PeerUp(peer))
-    rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-2")))
-    for _ in range(30):
-        effects, rig.all = rig.all[:], []
-        for peer in ("F-1", "p-1", "q-3"):
-            for probe in of(effects, Probe, to=peer):
-                rig.get(peer, ProbeAnswer(probe.nonce, Health.HEALTHY, now.generation, ()))
-        for item in of(effects, Propose)[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
-        rig.after(0.1)
+    begin(rig, now, here, ("q-2",))
+    now = drive(rig, now, 3.0, lambda peer, _: None if peer == "q-2" else Health.HEALTHY)
     assert now.find("q").lost
     rig.all.clear()
     rig.now += 60.0
@@ -275,36 +259,22 @@ def test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_
     assert "q-2" not in found.topology.revoked
 
 
-LEFT_ALONE = rset("q", "q-2", epoch=2, ends=((1, 0),))
-
-
 def test_a_lost_state_does_not_begin_again_while_its_holder_answers():
     """q-2 hung, and its lease is gone. It answers again 3 s later, and does not reach etcd yet."""
     rig = restarting_manager()
     here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
-    rig.step(MembersChanged(here))
     now = topo(5, LEFT_ALONE, P_SLOT, revoked=("q-1",))
-    rig.learn(now)
-    for peer in ("F-1", "p-1", "q-2", "q-3"):
-        rig.step(PeerUp(peer))
-    rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-2")))
-    for step in range(150):
-        effects, rig.all = rig.all[:], []
-        for peer in ("F-1", "p-1", "q-3", *(("q-2",) if step > 40 else ())):
-            for probe in of(effects, Probe, to=peer):
-                rig.get(peer, ProbeAnswer(probe.nonce, Health.HEALTHY, now.generation, ()))
-        for item in of(effects, Propose)[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
-        rig.after(0.1)
+    begin(rig, now, here, ("q-2",))
+    began = rig.now
+    now = drive(
+        rig, now, 15.0, lambda peer, rig: None if peer == "q-2" and rig.now < began + 4 else Health.HEALTHY
+    )
     assert now.find("q").lost
     assert "q-2" not in now.revoked
 
 
 def with_checkpoints():
     """A manager; q is lost, and q-9 is there to begin it again from what it reads."""
-    from hams_protocol.graph import Checkpoint, Graph
-
     one = graph(op("q", FRONTEND, stateful=True)).data
     saved = replace(one.operators[0], checkpoint=Checkpoint(1.0, 2, "states"))
     recovery = replace(one.recovery, when_lost=WhenLost.RESTART)
@@ -321,8 +291,6 @@ def tells(rig, *roles):
 
 
 def test_a_lost_state_waits_for_who_lives_and_reads_a_large_checkpoint():
-    from hams_protocol.messages import SAVED, RoleReport
-
     rig = with_checkpoints()
     for _ in range(200):  # 20 s: some GB from a slow disk
         rig.after(0.1)
@@ -335,8 +303,6 @@ def test_a_lost_state_waits_for_who_lives_and_reads_a_large_checkpoint():
 
 
 def test_a_manager_that_was_stopped_hears_of_a_checkpoint_before_a_state_begins_from_nothing():
-    from hams_protocol.messages import SAVED, RoleReport
-
     rig = with_checkpoints()
     rig.after(1.0)
     rig.now += 60.0
@@ -345,37 +311,6 @@ def test_a_manager_that_was_stopped_hears_of_a_checkpoint_before_a_state_begins_
     assert not of(rig.all, Propose), "what q-9 has told lies unread"
     tells(rig, RoleReport("q", SAVED, 1, 500, False))
     assert of(rig.all, Propose)[-1].topology.find("q").end_of(1) == 500
-
-
-def drive(rig, now, seconds, answers, empty=()):
-    """For so many seconds; peers answer as `answers(peer, rig)` says: a Health, or None for silence. The
-    `empty` ones say that they keep nothing."""
-    for _ in range(int(seconds * 10)):
-        effects, rig.all = rig.all[:], []
-        for effect in effects:
-            message = getattr(effect, "message", None)
-            if isinstance(message, Probe):
-                health = answers(effect.target, rig)
-                if health is not None:
-                    roles = tuple(
-                        RoleReport(item.name, HOLDS, item.epoch, 7, False)
-                        for item in now.sets
-                        if effect.target in item.keepers and effect.target not in empty
-                    )
-                    rig.get(effect.target, ProbeAnswer(message.nonce, health, now.generation, roles))
-        for item in of(effects, Propose)[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
-        rig.after(0.1)
-    return now
-
-
-def begin(rig, now, here, gone):
-    rig.step(MembersChanged(here))
-    rig.learn(now)
-    for item in here:
-        rig.step(PeerUp(item.instance))
-    rig.step(MembersChanged(tuple(item for item in here if item.instance not in gone)))
 
 
 def test_a_holder_that_answered_once_and_hangs_for_good_is_not_waited_for_for_ever():
@@ -440,8 +375,7 @@ def test_a_keeper_of_a_lost_state_that_answers_is_not_revoked():
 
 
 def test_fences_with_the_same_ends_do_not_push_another_one_out_before_the_model_is_ready():
-    data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
-    rig = Rig(StatefulMachine(data, "q", "q-1"))
+    rig = Rig(StatefulMachine(CHAIN, "q", "q-1"))
     rig.learn(topo(3, rset("p", "p-1"), rset("q", "q-1")))
     assert of(rig.get("m-1", Fence(1, 3, "q", (Dep("p", 1, 5),))), FenceAnswer)
     for n in range(20):
@@ -458,10 +392,7 @@ def test_a_joiner_that_is_heard_and_was_never_reached_makes_room_for_another_one
     rig.step(PeerUp("q-3"))
     now = rig.machine.knowledge.topology
     for step in range(1200):
-        proposed, rig.all = of(rig.all, Propose), []
-        for item in proposed[-1:]:
-            now = item.topology
-            rig.step(CasSettled(now, now.generation, committed=True))
+        now = settle(rig, now)
         if step % 10 == 0 and "q-2" in now.find("q").joining:
             rig.get("q-2", AskCopy("q", 1, -1, now.generation))
         rig.after(0.1)

@@ -95,7 +95,7 @@ class Reconciler:
         self._objects = Objects(kube, store)
         self._aside = Aside("graphs")
         self._steps: dict[GraphKey, PodSteps] = {}
-        self._ending_since: dict[str, float] = {}
+        self._ending_since: dict[GraphKey, float] = {}
 
     async def reconcile(self, key: GraphKey) -> float | None:
         """Reconcile one graph once."""
@@ -103,11 +103,13 @@ class Reconciler:
         if item is None:
             self._store.forget(key)
             self._steps.pop(key, None)
+            self._ending_since.pop(key, None)
             return None
         try:
             if item["metadata"].get("deletionTimestamp"):
                 await self._end(key, item)
             else:
+                self._ending_since.pop(key, None)  # of another one that had this name
                 await self._tend(key, item)
         except KubeError as error:
             raise Again(str(error), error.retry_after_s) from None
@@ -367,7 +369,7 @@ class Reconciler:
         seen = self._observe(key, item)
         left = seen.pods or any(held["kind"] == "Deployment" for held in seen.objects)
         # From when its pods were told, not from when it was deleted: nobody may have been here for long.
-        since = self._ending_since.setdefault(place.owner_uid, seen.at_s)
+        since = self._ending_since.setdefault(key, seen.at_s)
         if left and seen.at_s - since < pods_gone_s:
             raise Again("its pods are going", 1.0)
         await self._cache.clear_all(place.owner_uid)
@@ -380,7 +382,7 @@ class Reconciler:
         except KubeError as error:
             if error.status not in (404, 409):  # gone, or another one of that name by now
                 raise
-        self._ending_since.pop(place.owner_uid, None)
+        self._ending_since.pop(key, None)
         log.info("%s/%s has ended", *key)
 
     async def _let_go(self, key: GraphKey, place: GraphRef) -> None:

@@ -6,7 +6,8 @@ import copy
 import itertools
 import ssl
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -436,6 +437,17 @@ async def test_a_namespace_that_cannot_be_listed_holds_up_its_own_graphs_only(
     async def look(_: object, key: tuple[str, str]) -> None:
         looked[key[1]].set()
 
+    put_off = asyncio.Event()
+    work = Controller._work
+
+    async def working(controller: Controller, key: tuple[str, str]) -> float | None:
+        again_s = await work(controller, key)
+        if key[1] == "barred":
+            put_off.set()
+        return again_s
+
+    monkeypatch.setattr(Controller, "_work", working)
+
     monkeypatch.setattr("hams_operator.controller.process.watch_graphs", graphs)
     monkeypatch.setattr("hams_operator.controller.reconcile.Reconciler.reconcile", look)
     options = ControllerOptions(Settings(), "c", "hams-system", ("barred", "shop"))
@@ -446,7 +458,7 @@ async def test_a_namespace_that_cannot_be_listed_holds_up_its_own_graphs_only(
         async with asyncio.timeout(3):
             await looked["here"].wait()
             await looked["goes"].wait()
-        await asyncio.sleep(0.1)
+            await put_off.wait()
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -463,13 +475,13 @@ def test_kopf_never_gives_up_what_it_may_not_see() -> None:
         assert max(some) <= 30
 
 
-async def test_an_error_page_in_another_encoding_is_an_error_of_the_api_server(quick: None) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        page = "Dienst nicht verfügbar".encode("latin-1")
-        return web.Response(status=503, body=page, headers={"Content-Type": "text/plain; charset=utf-8"})
-
+@asynccontextmanager
+async def api_server(
+    path: str, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncIterator[kube_module.KubeClient]:
+    """A client of an API server that answers on one path."""
     app = web.Application()
-    app.router.add_get("/api/v1/namespaces/ns/pods/a", answer)
+    app.router.add_get(path, answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -477,12 +489,21 @@ async def test_an_error_page_in_another_encoding_is_an_error_of_the_api_server(q
     configuration.host = f"http://127.0.0.1:{_port(runner)}"
     kube = kube_module.KubeClient(ApiClient(configuration))
     try:
-        with pytest.raises(KubeError, match=r"nicht verf.gbar") as raised:
-            await kube.get(PODS, "ns", "a")
-        assert raised.value.status == 503
+        yield kube
     finally:
         await kube.close()
         await runner.cleanup()
+
+
+async def test_an_error_page_in_another_encoding_is_an_error_of_the_api_server(quick: None) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        page = "Dienst nicht verfügbar".encode("latin-1")
+        return web.Response(status=503, body=page, headers={"Content-Type": "text/plain; charset=utf-8"})
+
+    async with api_server("/api/v1/namespaces/ns/pods/a", answer) as kube:
+        with pytest.raises(KubeError, match=r"nicht verf.gbar") as raised:
+            await kube.get(PODS, "ns", "a")
+    assert raised.value.status == 503
 
 
 async def test_a_watch_of_an_api_server_that_is_gone_without_a_word_is_begun_anew_where_it_ended(
@@ -504,25 +525,16 @@ async def test_a_watch_of_an_api_server_that_is_gone_without_a_word_is_begun_ane
         await over.wait()
         return response
 
-    app = web.Application()
-    app.router.add_get("/api/v1/pods", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    configuration = kube_module.configuration_of()
-    configuration.host = f"http://127.0.0.1:{_port(runner)}"
-    kube = kube_module.KubeClient(ApiClient(configuration))
-    follower = ObjectFollower(kube, PODS, "", "x", lambda item: None, lambda ns, name: None)
-    task = asyncio.ensure_future(follower.run())
-    try:
-        async with asyncio.timeout(5):
-            assert [await begun.get(), await begun.get()] == ["9", "10"]
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        over.set()
-        await kube.close()
-        await runner.cleanup()
+    async with api_server("/api/v1/pods", answer) as kube:
+        follower = ObjectFollower(kube, PODS, "", "x", lambda item: None, lambda ns, name: None)
+        task = asyncio.ensure_future(follower.run())
+        try:
+            async with asyncio.timeout(5):
+                assert [await begun.get(), await begun.get()] == ["9", "10"]
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            over.set()
 
 
 # -- the store -----------------------------------------------------------------------------------------------
