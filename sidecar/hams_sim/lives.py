@@ -102,7 +102,8 @@ class Lives:
         node.paused = max(0, node.paused - 1)
         if node.paused or not node.alive:
             return
-        node.silent_since = -1.0
+        if not node.etcd_cut:
+            node.silent_since = -1.0
         node.sound_since = self._world.now
         backlog, node.backlog = node.backlog, []
         node.shell.late(self._world.now - node.paused_at)
@@ -140,7 +141,8 @@ class Lives:
         """The instance reaches etcd again."""
         node.etcd_cut = max(0, node.etcd_cut - 1)
         if node.etcd_cut == 0 and node.alive:
-            node.silent_since = -1.0
+            if not node.paused:
+                node.silent_since = -1.0
             node.sound_since = self._world.now
             self._world.etcd.resync(node)
 

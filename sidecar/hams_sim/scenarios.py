@@ -18,6 +18,7 @@ from hams_sim.replacements import REPLACEMENTS
 from hams_sim.scene import CHAINS, DEEP, FANS, Scenario, flushed, kill, stateful, stateless
 from hams_sim.succession.plan import SHAPES
 from hams_sim.succession.scenes import KINDS
+from hams_sim.waits import WAITS
 
 
 def f1(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -260,4 +261,4 @@ SCENARIOS: dict[str, Scenario] = {
 CHANGES = {name: Scenario(kinds.title, SHAPES, none) for name, kinds in KINDS.items()}
 """Changes of shape draw their faults by themselves (`hams_sim.succession.plan`)."""
 
-SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | RECEIPTS | CHANGES
+SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | WAITS | RECEIPTS | CHANGES

@@ -55,6 +55,11 @@ def _pause(faults: "Faults", fault: "Fault", node: Node) -> None:
     faults.later(fault.span_s, lambda: faults.world.lives.resume(node))
 
 
+def _pause_all(faults: "Faults", fault: "Fault", node: Node) -> None:
+    for member in [member for member in faults.world.living() if member.of == node.of]:
+        _pause(faults, fault, member)
+
+
 def _pause_late(faults: "Faults", fault: "Fault", node: Node) -> None:
     faults.world.lives.pause(node)
     faults.later(fault.span_s, lambda: faults.world.lives.resume(node, _late(faults)))
@@ -429,10 +434,12 @@ OF_ONE: dict[str, Callable[["Faults", "Fault", Node], None]] = {
     "kill": _kill,
     "kill-flushed": _kill_flushed,
     "kill-all": _kill_all,
+    "kill-last": _kill,
     "kill-model": _kill_model,
     "kill-model-alone": _kill_model_alone,
     "pause": _pause,
     "pause-last": _pause,
+    "pause-all": _pause_all,
     "pause-late": _pause_late,
     "isolate": _isolate,
     "isolate-last": _isolate,

@@ -65,7 +65,10 @@ KILLERS: dict[str, Callable[[], None]] = {
     ),
     "answering-holder-is-given-up": waited.test_a_lost_state_does_not_begin_again_while_its_holder_answers,
     "stopped-manager-gives-up": (
-        waited.test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_begins_again
+        waited.test_a_manager_that_was_stopped_hears_of_a_checkpoint_before_a_state_begins_from_nothing
+    ),
+    "stopped-manager-does-not-doubt": (
+        waited.test_a_manager_that_was_stopped_hears_who_has_come_back_before_it_calls_a_state_lost
     ),
     "stopped-keeper-ends": (
         waited.test_a_keeper_that_is_to_end_and_was_stopped_hears_that_it_is_named_before_it_ends

@@ -103,11 +103,14 @@ class Suspicions:
         return max(judged_at, self._doubts_until)
 
     def late(self, by_s: float) -> None:
-        """This manager was starved: answers may be waiting unread, so everybody gets that time back."""
+        """This manager was starved: answers may be waiting unread, so everybody gets that time back. After a
+        long pause also who had failed before: that it is back lies unread, too."""
         now = self._ctx.now
         self.lateness.late(by_s, now)
         if by_s <= limits.starved_s:
             return
+        if pause_s(by_s):
+            self._doubt()
         self._starved_s = min(max(self._starved_s, by_s), limits.starved_max_s)
         for suspicion in self.open.values():
             # Time is given back, but never into the future: a question cannot have been asked later than now.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hams_protocol import limits
 from hams_protocol.due import FOREVER, Due
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import AskCopy, Fence, FenceAnswer, Message, RecordAck, StateCopy
+from hams_protocol.messages import AskCopy, Message, RecordAck, StateCopy
 from hams_protocol.stateful.role import Role
 
 if TYPE_CHECKING:
@@ -30,16 +30,6 @@ class Fetching(Role):
         # Who was never reached is not said to be out of reach.
         self._down_since = FOREVER if keeper in machine.links.up else machine.ctx.now
         self._heard_at = machine.ctx.now
-        self.fences: tuple[Fence, ...] = ()
-        """What managers have asked meanwhile: they hold for the epoch that begins as well."""
-
-    def fenced(self, fence: Fence) -> FenceAnswer:
-        """Nothing above these ends is here: what a keeper holds has only durable dependencies, and nothing
-        else has come in yet."""
-        rest = tuple(other for other in self.fences if other.ends != fence.ends)
-        self.fences = (*rest, fence)[-limits.fences_max :]
-        unknown = self._m.by_receipt  # what a keeper has received may hang on it, so that is asked
-        return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, unknown, ())
 
     def ask(self) -> None:
         """For the copy, whole."""
@@ -83,7 +73,7 @@ class Fetching(Role):
             self._end,
         ):
             return
-        self._m.fetched(copy, self.fences)
+        self._m.fetched(copy)
 
     def peer_up(self, peer: InstanceId) -> None:
         """The connection to the keeper stands (again)."""

@@ -8,8 +8,6 @@ state kept from a former id is no role: it answers managers, and it becomes a ro
 that gives this instance one.
 """
 
-from collections.abc import Sequence
-
 from hams_protocol import limits
 from hams_protocol.batching import Queues, fifo
 from hams_protocol.context import InvariantError
@@ -371,23 +369,21 @@ class StatefulMachine(Vertex):
         if self.backup is not None:
             self.backup.preload()
         self._take_role()
-        fences, self._early_fences = self._early_fences, ()
         if self.primary is not None:
-            for fence in fences:
-                if fence.generation == self.knowledge.topology.generation:
-                    self.primary.fenced(fence)
+            self._fence_again(self.primary)
         self.checkpoints.roles_changed()
         self.judge_undecided()
 
     @property
     def has_not_begun(self) -> bool:
-        """Whether it is named primary and has no state: its model is not there yet, or it cannot take the
-        role, and is only here for what it keeps."""
+        """Whether it is named primary and has no state: that is to come from a keeper, its model is not there
+        yet, or it cannot take the role, and is only here for what it keeps."""
         leads = self.knowledge.set_of(self.operator.name).primary == self.instance
-        return leads and self._role is self._standby
+        return self.fetching is not None or (leads and self._role is self._standby)
 
     def fenced_early(self, fence: Fence) -> FenceAnswer:
-        """Nothing is here that could hang on what is lost. The fence holds for what is begun with, too."""
+        """Nothing is here that could hang on what is lost: what a keeper holds has only durable dependencies.
+        The fence holds for what is begun with, too."""
         others = [
             other
             for other in self._early_fences
@@ -395,8 +391,16 @@ class StatefulMachine(Vertex):
         ]
         self._early_fences = (*others, fence)[-limits.fences_max :]
         replica_set = self.knowledge.set_of(self.operator.name)
+        # What a keeper has received may hang on it, so that is asked.
         unknown = self.by_receipt and bool(replica_set.keepers)
         return FenceAnswer(fence.attempt, fence.generation, fence.name, replica_set.epoch, unknown, ())
+
+    def _fence_again(self, primary: Primary) -> None:
+        """What managers have asked before its epoch began holds for that as well."""
+        fences, self._early_fences = self._early_fences, ()
+        for fence in fences:
+            if fence.generation == self.knowledge.topology.generation:
+                primary.fenced(fence)
 
     def fits(self, layout: str) -> bool:
         """Whether this instance's model can take over a state of that layout, as far as both are known."""
@@ -487,12 +491,16 @@ class StatefulMachine(Vertex):
         if not self.keeper.is_needed:
             self._stop(reason, keep)
             return
-        self.become(self._standby)
-        self.store.clear()
-        self.lineage.clear()
+        self._forget_state()
         if not self.draining:
             self.draining, self._ends_because = True, reason
             self.keeper.leave()
+
+    def _forget_state(self) -> None:
+        """It has no part in its own set any more."""
+        self.become(self._standby)
+        self.store.clear()
+        self.lineage.clear()
 
     def _as_primary(self, replica_set: ReplicaSet) -> None:
         if self.primary is not None and self.epoch == replica_set.epoch:
@@ -500,10 +508,7 @@ class StatefulMachine(Vertex):
             return
         if not self._resume_former(replica_set):
             if replica_set.restarted_in == replica_set.epoch and self.backup is not None:
-                # It has not heard that the state was lost: what it has copied is given up.
-                self.become(self._standby)
-                self.store.clear()
-                self.lineage.clear()
+                self._forget_state()  # it has not heard that the state was lost
             if replica_set.keepers and not self._has_end(replica_set):
                 self._fetch(replica_set)
                 return
@@ -551,7 +556,7 @@ class StatefulMachine(Vertex):
         self.lineage.clear()
         fetching.ask()
 
-    def fetched(self, copy: StateCopy, fences: Sequence[Fence]) -> None:
+    def fetched(self, copy: StateCopy) -> None:
         """A keeper has given the state: the epoch begins, with the fences that managers have put up
         meanwhile."""
         replica_set = self.knowledge.set_of(copy.op)
@@ -561,10 +566,7 @@ class StatefulMachine(Vertex):
         if copy.state is not None and copy.state.defect:
             self.refuse_state(copy.state.defect)
             return
-        primary = self._begin_with(copy, replica_set)
-        for fence in fences:
-            if fence.generation == self.knowledge.topology.generation:
-                primary.fenced(fence)
+        self._fence_again(self._begin_with(copy, replica_set))
         self._adopt_early_acks()
         self._adopt_early_asks()
         self.judge_undecided()

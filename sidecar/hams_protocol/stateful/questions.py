@@ -78,8 +78,6 @@ class Questions:
         generation = m.knowledge.topology.generation
         if fence.generation != generation:
             return Refused(fence.attempt, generation, fence.name, "another topology is known here")
-        if m.fetching is not None:
-            return m.fetching.fenced(fence)
         if m.has_not_begun:
             return m.fenced_early(fence)
         if m.primary is None:

@@ -322,6 +322,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "stopped-manager-does-not-doubt": Mutant(
+        "a manager that was stopped calls a state lost before it reads who has come back",
+        "6",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions.late",
+                "if pause_s(by_s):\n    self._doubt()",
+                "",
+            ),
+        ),
+    ),
     "dead-keeper-is-needed": Mutant(
         "a keeper that has ended is waited for, since the primary that was to get the state from it is there",
         "6",

@@ -9,9 +9,9 @@ MUTANTS: dict[str, Mutant] = {
         "12",
         (
             Edit(
-                "stateful.fetching",
-                "Fetching.fenced",
-                "unknown = self._m.by_receipt  # what a keeper has received may hang on it, so that is asked",
+                "stateful.machine",
+                "StatefulMachine.fenced_early",
+                "unknown = self.by_receipt and bool(replica_set.keepers)",
                 "unknown = False",
             ),
         ),
