@@ -54,6 +54,7 @@ from hams_sidecar.lives import Sidecar
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import TensorPayload, layout
 from hams_sidecar.payloads import ArenaFactory
+from hams_sidecar.proxy_metrics import kept
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_sidecar.succession.takeover import Takeover, takeover_of, unless
@@ -348,6 +349,9 @@ class Frontend(Sidecar):
         self.memory = Arena(limits.frontend_arena_bytes_max)
         self._port = port = GraphPort(graph, self.memory)
         self._metrics = Metrics("frontend")
+        self._metrics.watch(
+            "kept_bytes", "Bytes that it keeps of an operator's state.", self._kept, ("operator",)
+        )
         tokens = None if clients.tokens is None else Tokens(clients.tokens, access.metrics_digest())
         self._endpoint = Endpoint(
             port,
@@ -366,6 +370,13 @@ class Frontend(Sidecar):
         self._closing: asyncio.Task[None] | None = None
         telling = tell_timeliness(lambda: self.node, lambda _: self._served(), uid, FRONTEND)
         self._telling = asyncio.create_task(telling)
+
+    def _kept(self) -> list[tuple[tuple[str], float]]:
+        """The states that it keeps, once it has begun."""
+        machine = None if self.node is None else self.node.machine
+        if not isinstance(machine, FrontendMachine):
+            return []
+        return [((op,), float(nbytes)) for op, nbytes in kept(machine)]
 
     async def answer_probes(self) -> asyncio.Server | None:
         """See `Sidecar`. Prometheus asks the endpoint itself where probes have a port."""

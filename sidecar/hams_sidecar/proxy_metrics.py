@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hams_protocol.frontend import FrontendMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar.arena import Arena
@@ -42,6 +43,13 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
     yield Sample("hams_proxy_memory_bytes", "Shared memory in use: tensors and states.", used.used)
     yield Sample("hams_proxy_memory_capacity_bytes", "How large it may grow.", used.capacity)
     yield Sample("hams_proxy_memory_waiters", "Arrivals that wait for room there.", used.waiting)
+    for op, nbytes in kept(machine):
+        yield Sample(
+            "hams_proxy_kept_bytes",
+            "Bytes that it keeps of another operator's state.",
+            nbytes,
+            {"operator": op},
+        )
     if isinstance(machine, StatefulMachine):
         yield Sample("hams_proxy_epoch", "Epoch of its replica set.", machine.epoch)
         yield Sample("hams_proxy_version", "Newest version held, -1 without a state.", machine.version)
@@ -68,6 +76,11 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
                 "Versions executed and not yet durable.",
                 machine.primary.undurable,
             )
+
+
+def kept(machine: StatefulMachine | StatelessMachine | FrontendMachine) -> list[tuple[str, int]]:
+    """The operators whose states an instance keeps while they have no backup, with the bytes of each."""
+    return sorted((op, held.nbytes) for op, held in machine.keeper.states.items())
 
 
 def _schedule(queue: PolicyQueue) -> Iterator[Sample]:

@@ -31,7 +31,7 @@ def page(tmp_path: Path, batch: str, prepare: Any = None) -> dict[str, float]:
     (tmp_path / "graph.yaml").write_text(GRAPH.replace("maxDelay: 0", batch))
     instance: Any = Instance(tmp_path / "graph.yaml")
     if prepare is not None:
-        prepare(instance.machine.queue)
+        prepare(instance.machine)
     arena = Arena(1 << 20)
     text = exposition(samples(instance, arena, Work(), CaptureCounts())).decode()
     arena.close()
@@ -51,7 +51,8 @@ async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_go
     assert deadline["hams_proxy_shed_total"] == 0
     assert not [name for name in deadline if "forecast" in name or "profile" in name]
 
-    def serve(queue: PolicyQueue) -> None:
+    def serve(machine: Any) -> None:
+        queue: PolicyQueue = machine.queue
         queue.calibration.batches, queue.calibration.predicted_s = 3, 0.25
         queue.profiles.resets = 2
         queue.finished(1, Timing(0.1, 0.1, True), 1.0)
@@ -61,3 +62,17 @@ async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_go
     assert learns["hams_proxy_forecast_batches_total"] == 3
     assert learns["hams_proxy_forecast_seconds_total"] == pytest.approx(0.25)
     assert learns["hams_proxy_profile_resets_total"] == 2
+
+
+class Held:
+    """A state that is kept for another operator."""
+
+    nbytes = 4096
+
+
+async def test_a_keeper_says_whose_states_it_keeps_and_how_large_they_are(tmp_path: Path) -> None:
+    def keeps(machine: Any) -> None:
+        machine.keeper.states["counter"] = Held()
+
+    assert not [name for name in page(tmp_path, "maxDelay: 0") if "kept" in name]
+    assert page(tmp_path, "maxDelay: 0", keeps)['hams_proxy_kept_bytes{operator="counter"}'] == 4096
