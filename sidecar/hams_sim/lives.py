@@ -67,31 +67,25 @@ class Lives:
         if not node.alive:
             return
         self._end(node, flushed)
-        self._expire(node)
+        self._expire(node, 0.6)
         if restart:
             delay_s = 0.05 + 0.3 * self._world.shell_rng.random()
             self._world.after(delay_s + self._world.replaced_s, self.respawn, node)
 
-    def _expire(self, node: Node) -> None:
-        node.silent_since = self._world.now
-        self._world.after(
-            limits.lease_ttl_s * (0.6 + 0.4 * self._world.shell_rng.random()),
-            self._world.etcd.lapse,
-            node,
-            self._world.now,
-        )
+    def _expire(self, node: Node, least: float) -> None:
+        """Its lease runs out, after this share of its time at least, unless etcd hears of it before. A
+        second fault does not prolong a lease that runs out already."""
+        after_s = limits.lease_ttl_s * (least + (1.0 - least) * self._world.shell_rng.random())
+        if node.silent_since < 0.0:
+            node.silent_since = self._world.now
+            self._world.after(after_s, self._world.etcd.lapse, node, self._world.now)
 
     def pause(self, node: Node) -> None:
         """SIGSTOP of the proxy."""
         node.paused += 1
         if node.paused == 1:
-            node.silent_since = node.paused_at = self._world.now
-            self._world.after(
-                limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()),
-                self._world.etcd.lapse,
-                node,
-                self._world.now,
-            )
+            node.paused_at = self._world.now
+            self._expire(node, 0.7)
             self._world.watching.rest(node)
             for link in list(node.links.values()):
                 self._world.watching.fell_silent(link)
@@ -129,13 +123,7 @@ class Lives:
         """The instance does not reach etcd."""
         node.etcd_cut += 1
         if node.etcd_cut == 1:
-            node.silent_since = self._world.now
-            self._world.after(
-                limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()),
-                self._world.etcd.lapse,
-                node,
-                self._world.now,
-            )
+            self._expire(node, 0.7)
 
     def heal_etcd(self, node: Node) -> None:
         """The instance reaches etcd again."""
@@ -174,7 +162,7 @@ class Lives:
         self._world.seen(f"stop: {effect.reason.split(':')[0].split(' of epoch')[0]}")
         self._end(node, keeps=effect.keep is not None, exit_s=self.exit_s)
         if effect.lingers:
-            self._expire(node)
+            self._expire(node, 0.6)
         elif self._world.etcd.reachable(node) or not node.etcd_cut:
             self._world.after(0.001 + self.exit_s, self._world.etcd.drop, node.id)
         self._world.after(0.02, self.respawn, node, effect.keep is not None)

@@ -36,6 +36,7 @@ import test_replay as replay
 import test_replayed as replayed
 import test_reply_ages as reply_ages
 import test_stateless as stateless
+import test_stopped_managers as stopped
 import test_succession as succession
 import test_unreadable as unreadable
 import test_vertex as vertex
@@ -67,9 +68,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "stopped-manager-gives-up": (
         waited.test_a_manager_that_was_stopped_hears_of_a_checkpoint_before_a_state_begins_from_nothing
     ),
-    "stopped-manager-does-not-doubt": (
-        waited.test_a_manager_that_was_stopped_hears_who_has_come_back_before_it_calls_a_state_lost
-    ),
+    "stopped-manager-does-not-doubt": (stopped.test_it_hears_who_has_come_back_before_it_calls_a_state_lost),
     "stopped-keeper-ends": (
         waited.test_a_keeper_that_is_to_end_and_was_stopped_hears_that_it_is_named_before_it_ends
     ),

@@ -34,7 +34,6 @@ from hams_protocol.messages import (
     RecordAck,
     RoleReport,
     StateCopy,
-    Suspect,
 )
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful.machine import StatefulMachine
@@ -258,25 +257,6 @@ def test_a_manager_that_was_stopped_hears_who_has_come_back_before_a_lost_state_
     (found,) = of(rig.all, Propose)[-1:]
     assert not found.topology.find("q").lost
     assert "q-2" not in found.topology.revoked
-
-
-def test_a_manager_that_was_stopped_hears_who_has_come_back_before_it_calls_a_state_lost():
-    """q-2 hangs, and fails its probe. The manager is stopped until after it is back: in what lies unread it
-    loses its lease, and is registered again."""
-    rig = restarting_manager()
-    here = (*map(member, ("F-1", "p-1", "q-2", "q-3")), M)
-    now = topo(5, LEFT_ALONE, P_SLOT, revoked=("q-1",))
-    begin(rig, now, here, ())
-    rig.get("p-1", Suspect("q-2", "it hangs"))
-    now = drive(rig, now, 1.0, lambda peer, _: None if peer == "q-2" else Health.HEALTHY)
-    rig.all.clear()
-    rig.now += 13.0
-    rig.step(Late(13.0))
-    rig.step(MembersChanged(tuple(item for item in here if item.instance != "q-2")))
-    assert not of(rig.all, Propose), "that q-2 is registered again lies unread"
-    rig.step(MembersChanged(here))
-    drive(rig, now, 20.0, lambda peer, _: Health.HEALTHY)
-    assert not rig.machine.knowledge.topology.find("q").lost
 
 
 def test_a_lost_state_does_not_begin_again_while_its_holder_answers():

@@ -109,8 +109,6 @@ class Suspicions:
         self.lateness.late(by_s, now)
         if by_s <= limits.starved_s:
             return
-        if pause_s(by_s):
-            self._doubt()
         self._starved_s = min(max(self._starved_s, by_s), limits.starved_max_s)
         for suspicion in self.open.values():
             # Time is given back, but never into the future: a question cannot have been asked later than now.
@@ -118,6 +116,8 @@ class Suspicions:
             if suspicion.confirmed_at == FOREVER:
                 suspicion.asked_at = min(suspicion.asked_at + by_s, now)
                 suspicion.again_at += by_s
+        if pause_s(by_s) and now - by_s >= self._doubts_until:
+            self._doubt(forgets=False)
         if self._m.attempt is not None:
             self._m.attempt.asked_at = min(self._m.attempt.asked_at + by_s, now)
 
@@ -223,15 +223,18 @@ class Suspicions:
         answered = self.answered_at.get(instance, -FOREVER) >= suspicion.began_at
         return suspicion.health is None and not answered and not self.is_refused(instance)
 
-    def _doubt(self) -> None:
+    def _doubt(self, forgets: bool = True) -> None:
         """This manager was cut off, not those who are silent to it. It may reach etcd again before it reaches
-        them: they are asked anew, and have time for their connections to stand."""
+        them: they are asked anew, and have time for their connections to stand. `forgets`: how long they have
+        been silent counts for nothing."""
         now = self._ctx.now
         self._doubts_until = now + limits.doubt_s
         for suspicion in self.open.values():
             if suspicion.health is None and not self.is_refused(suspicion.instance):
                 suspicion.confirmed_at = FOREVER
-                suspicion.began_at = suspicion.asked_at = now
+                if forgets:
+                    suspicion.began_at = now
+                suspicion.asked_at = now
                 suspicion.again_at = now + limits.probe_again_after_s
                 self._probe(suspicion)
 

@@ -392,7 +392,7 @@ class StatefulMachine(Vertex):
         self._early_fences = (*others, fence)[-limits.fences_max :]
         replica_set = self.knowledge.set_of(self.operator.name)
         # What a keeper has received may hang on it, so that is asked.
-        unknown = self.by_receipt and bool(replica_set.keepers)
+        unknown = self.by_receipt and (self.fetching is not None or bool(replica_set.keepers))
         return FenceAnswer(fence.attempt, fence.generation, fence.name, replica_set.epoch, unknown, ())
 
     def _fence_again(self, primary: Primary) -> None:

@@ -329,7 +329,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.suspicions",
                 "Suspicions.late",
-                "if pause_s(by_s):\n    self._doubt()",
+                "if pause_s(by_s) and now - by_s >= self._doubts_until:\n    self._doubt(forgets=False)",
                 "",
             ),
         ),

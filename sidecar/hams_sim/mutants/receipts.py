@@ -11,7 +11,7 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.machine",
                 "StatefulMachine.fenced_early",
-                "unknown = self.by_receipt and bool(replica_set.keepers)",
+                "unknown = self.by_receipt and (self.fetching is not None or bool(replica_set.keepers))",
                 "unknown = False",
             ),
         ),
