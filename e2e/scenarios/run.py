@@ -39,6 +39,8 @@ from hams_history.checker import check_directory
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import GraphRef, Settings
 from hams_operator.plan.pods_seen import pod_of
+from hams_protocol.graph import GraphData
+from hams_wire.notes import header_of
 from hams_wire.spec import encode_spec
 
 NAMESPACE = "default"
@@ -507,7 +509,7 @@ def graph_on(
     graph = load_graph(file, uid=uid)
     wanted = {op.name: op.backups for op in graph.data.operators if op.stateful}
     wanted |= dict.fromkeys(graph.shard_names, graph.data.frontend.replicas - 1)
-    _header(own, graph.data.operators, uid)
+    _header(own, graph.data)
     agent = Agent(cluster)
     run = GraphRun(installation, name, uid, own, tensor, wanted, agent, inputs)
     try:
@@ -607,23 +609,10 @@ def settle(run: GraphRun, within_s: float = 60) -> None:
     until(lambda: not unfinished(), within_s, "all requests complete", 0.2)
 
 
-def _header(folder: Path, operators: tuple[Any, ...], uid: str) -> None:
+def _header(folder: Path, data: GraphData) -> None:
     """The first line of a history: the graph."""
-    entries = {
-        op.name: history.OperatorEntry(
-            kind="stateful" if op.stateful else "stateless",
-            join=op.join.value.lower(),
-            inputs=tuple(edge.source for edge in op.in_edges),
-            outputs=op.targets,
-        )
-        for op in operators
-    }
     writer = history.HistoryWriter(folder, history.HEADER_NAME)
-    writer.write(
-        history.GraphLine(
-            id=uid, operators=entries, want={op.name: op.backups for op in operators if op.stateful}
-        )
-    )
+    writer.write(header_of(data))
     writer.close()
 
 

@@ -27,7 +27,7 @@ def shape_judge(graph: Graph) -> Judge:
             if item.name not in specs:
                 return f"output {item.name} is not declared"
             datatype, shape, lanes = specs[item.name]
-            rows_right = lanes or item.shape[0] == request[0].shape[0]
+            rows_right = lanes or item.shape[:1] == request[0].shape[:1]
             fits = len(item.shape) == len(shape) + 1 and all(
                 dim in (-1, got) for dim, got in zip(shape, item.shape[1:], strict=True)
             )

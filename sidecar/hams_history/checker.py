@@ -9,7 +9,9 @@ from pathlib import Path
 
 from hams_history.clients import Clients
 from hams_history.convergence import Converged
+from hams_history.copies import HeldTwice
 from hams_history.dependencies import Dependencies
+from hams_history.edges import AlongEdges
 from hams_history.lines import Line
 from hams_history.once import OnceEach
 from hams_history.report import Findings, Report
@@ -45,6 +47,8 @@ def _check(findings: Findings) -> Report:
             findings.skip("I3", "what was lost is run again, and replies do not wait for it")
         tainted = set() if tables.replays else Dependencies(tables).tainted
         visibility = Visibility(tables, tainted)
+        AlongEdges(tables)
+        HeldTwice(tables)
         OnceEach(tables, visibility)
         Clients(tables)
         Converged(tables)

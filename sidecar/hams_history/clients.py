@@ -18,6 +18,7 @@ class Clients:
         self._one_input()
         self._one_reply()
         self._one_request_per_key()
+        self._every_reply()
         self._returned()
         if not tables.calls:
             self.findings.skip("I1 and I7, what clients sent", "the history has no call lines")
@@ -65,7 +66,7 @@ class Clients:
 
     def _one_request_per_key(self) -> None:
         for key, requests in self._keys.items():
-            if len(requests) < 2 or self._lost(requests):
+            if len(requests) < 2 or (self._lost(requests) and not self._in_one_log(requests)):
                 continue
             self.findings.violation(
                 "I4",
@@ -80,8 +81,29 @@ class Clients:
                     *(self.tables.replies[one][0][0] for one in replied),
                 )
 
+    def _every_reply(self) -> None:
+        """A client's request is complete once it has a reply, and be that an error."""
+        for request, position in self.tables.completes.items():
+            logs = self.tables.logs.get(request)
+            if logs is None or logs[0][1].source is not None or request in self.tables.replies:
+                continue
+            if not self.tables.has_lost(request):
+                self.findings.violation(
+                    "I1", f"{request} is complete, and no reply of it was released", logs[0][0], position
+                )
+
     def _lost(self, requests: list[str]) -> bool:
         return any(map(self.tables.has_lost, requests))
+
+    def _in_one_log(self, requests: list[str]) -> bool:
+        """Whether two of these were logged in one epoch of a shard: no loss lies between."""
+        epochs = [
+            (request.partition("/")[0], line.epoch)
+            for request in requests
+            for line in [self.tables.logs[request][0][1]]
+            if line.epoch is not None
+        ]
+        return len(set(epochs)) < len(epochs)
 
     # ---- what clients got ----
 
@@ -91,7 +113,10 @@ class Clients:
             if call.key is not None:
                 calls.setdefault((call.client, call.key), (position, call))
         seen: dict[str, tuple[int, RetLine]] = {}
+        served: dict[tuple[str, str | None], tuple[int, RetLine]] = {}
         for position, ret in self.tables.rets:
+            if ret.key is not None:
+                self._conflict(position, ret, calls.get((ret.client, ret.key)), served)
             if ret.status != "ok" or ret.key is None:
                 continue
             key = ret.key
@@ -101,10 +126,10 @@ class Clients:
                     "I1", f"{ret.client} got ok for key {key}, but no request was logged under it", position
                 )
                 continue
-            if self._lost(requests):
-                continue
             self._logged_payload(position, ret, requests, calls.get((ret.client, key)))
             self._released(position, ret, requests)
+            if len(requests) > 1 and self._lost(requests):
+                continue  # one of them may have forgotten what the other was told
             before, first = seen.setdefault(key, (position, ret))
             if not _agree(first.digest, ret.digest):
                 self.findings.violation(
@@ -114,6 +139,28 @@ class Clients:
                     before,
                     position,
                 )
+
+    def _conflict(
+        self,
+        position: int,
+        ret: RetLine,
+        call: tuple[int, CallLine] | None,
+        served: dict[tuple[str, str | None], tuple[int, RetLine]],
+    ) -> None:
+        """A key and payload that were served conflict with nothing."""
+        assert ret.key is not None
+        if call is None or call[1].digest is None or ret.status not in ("ok", "conflict"):
+            return
+        before, first = served.setdefault((ret.key, call[1].digest), (position, ret))
+        requests = self._keys.get(ret.key, [])
+        if first.status != ret.status and not (len(requests) > 1 and self._lost(requests)):
+            self.findings.violation(
+                "I2",
+                f"key {ret.key} with payload {call[1].digest}: {first.client} got {first.status}, "
+                f"{ret.client} got {ret.status}",
+                before,
+                position,
+            )
 
     def _logged_payload(
         self, position: int, ret: RetLine, requests: list[str], call: tuple[int, CallLine] | None

@@ -3,7 +3,7 @@
 Judged only where the harness says that it has waited: by its `final` line, after the last `heal`.
 """
 
-from hams_history.lines import FinalLine
+from hams_history.lines import FinalLine, FinalOperator
 from hams_history.tables import OperatorTable, Tables
 
 
@@ -37,6 +37,7 @@ class Converged:
 
     def _stopped(self, final: FinalLine) -> list[str]:
         lost = [name for name, table in self.tables.operators.items() if table.lost]
+        lost += [name for name in sorted(self.tables.gone_shards) if name in final.ops]
         return [name for name in lost if (state := final.ops.get(name)) is None or state.primary is None]
 
     def _complete(self, final: int) -> None:
@@ -63,24 +64,43 @@ class Converged:
                 continue
             elif states.primary is None:
                 self.findings.violation("I7", f"{name} has no primary at the end", position)
-            elif (backups := _backups(states.insync, states.primary)) < (want := self._want(table)):
+            elif (backups := _backups(states.insync, states.primary)) < (want := self.tables.wanted(name)):
                 self.findings.violation(
                     "I7", f"{name} has {backups} backup(s) in sync at the end; {want} are wanted", position
                 )
+            if states is not None and states.primary is not None:
+                self._as_it_ended(position, table, states)
 
         for name, states in final.ops.items():
             if name not in self.tables.operators and states.primary is None and not self._lost_shard(name):
                 self.findings.violation("I7", f"{name} has no primary at the end", position)
 
-    def _lost_shard(self, name: str) -> bool:
-        return name[2:].isdigit() and int(name[2:]) in self.tables.lost_shards
+    def _as_it_ended(self, position: int, table: OperatorTable, states: FinalOperator) -> None:
+        """Whoever leads at the end is in the newest epoch that there was, and holds what was durable in
+        it."""
+        if not table.stretches:
+            return
+        newest = next(reversed(table.stretches.values()))
+        if states.epoch < newest.epoch and not newest.is_empty:
+            self.findings.violation(
+                "I7",
+                f"{table.name} is in epoch {states.epoch} at the end, though epoch {newest.epoch} has begun",
+                position,
+            )
+        elif states.epoch == newest.epoch and states.version is not None:
+            held = max((version for version, _ in newest.durable), default=newest.start)
+            if states.version < held:
+                self.findings.violation(
+                    "I1",
+                    f"{states.primary} leads {table.name} at the end with version {states.version}; version "
+                    f"{held} of epoch {newest.epoch} was kept or durable",
+                    position,
+                )
 
-    def _want(self, table: OperatorTable) -> int:
-        header = self.tables.header
-        want = None if header is None else header.want
-        if isinstance(want, dict):
-            return want.get(table.name, 0)
-        return 0 if want is None else want
+    def _lost_shard(self, name: str) -> bool:
+        if name in self.tables.gone_shards:
+            return True
+        return name[2:].isdigit() and int(name[2:]) in self.tables.lost_shards
 
 
 def _backups(in_sync: tuple[str, ...] | int, primary: str) -> int:

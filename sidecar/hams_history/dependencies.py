@@ -72,28 +72,34 @@ class Dependencies:
             applies.setdefault(durable.epoch, []).append((at, durable))
         for stretch in table.stretches.values():
             prefix.enter(stretch.start)
-            beside = self._absorb(stretch, prefix)
+            beside = self._absorb(table, stretch, prefix)
             self._release(table, stretch, prefix, beside)
             stable = Watermarks(stretch, self.tables) if self.tables.by_receipt else None
             for position, line in applies.get(stretch.epoch, ()):
                 worst = prefix.settled_at(line.version)
                 if stable is not None and isinstance(line, DurableLine):
                     self._stable_first(stable.settled(line.version), position, line)
-                if worst == INFINITE and (table.stems or table.lost_from is not None):
-                    continue  # it has said that it holds what is lost upstream
+                if worst == INFINITE and table.lost_from is not None:
+                    continue  # format 1 does not say what a loss is about
                 if worst == INFINITE or (self.ordered and worst >= position):
                     self._unsettled_version(table, stretch, position, line)
 
-    def _absorb(self, stretch: Stretch, prefix: "Prefix") -> dict[int, tuple[float, float]]:
+    def _absorb(
+        self, table: OperatorTable, stretch: Stretch, prefix: "Prefix"
+    ) -> dict[int, tuple[float, float]]:
         """Every unit's inputs become part of the state. Returned: what a wrong epoch executed at seqs that it
-        had taken over."""
+        had taken over. One that has said that it stems from what was lost upstream is not undone for that,
+        and for nothing else."""
         dead = self.dead
         beside: dict[int, tuple[float, float]] = {}
         for seq in stretch.seqs:
             position, line = stretch.units[seq]
             worst, generation = -1.0, INFINITE
             for value in line.inputs:
-                worst = max(worst, self._settled(value, position))
+                at = self._settled(value, position)
+                if at == INFINITE and table.stems:
+                    at = self.said.get(value, INFINITE)
+                worst = max(worst, at)
             if dead:
                 generation = self._orphan_input(position, line)
             if seq > stretch.start:
@@ -119,8 +125,8 @@ class Dependencies:
             assert line.version is not None
             own = beside.get(seq, (-1.0, INFINITE))
             inherited = max(own[0], prefix.settled_at(line.version))
-            if inherited == INFINITE and (table.stems or table.lost_from is not None):
-                inherited = -1.0  # it has said that it stems from what was lost upstream, which is not undone
+            if inherited == INFINITE and table.lost_from is not None:
+                inherited = -1.0  # format 1 does not say what a loss is about
             worst = max(inherited, durable.settled(line.version))
             if worst >= 0:
                 self.settled[line.out] = worst
@@ -199,20 +205,22 @@ class Dependencies:
             )
 
     def _replies(self) -> None:
-        settled = self.settled
-        if not settled or not self.tables.waits:
+        if not self.settled or not self.tables.waits:
             return
         for lines in self.tables.replies.values():
             for position, line in lines:
-                worst = -1.0
-                for value in line.values:
-                    worst = max(worst, settled.get(value, -1.0))
-                if worst == INFINITE and not self.tainted.isdisjoint(line.values):
-                    continue  # it stems from what was reported lost
-                if worst == INFINITE or (self.ordered and worst >= position):
-                    self._unsettled(
-                        position, f"{line.i} released the reply of {line.req}", list(line.values), []
-                    )
+                self._leaves(position, f"{line.i} released the reply of {line.req}", line.values)
+        for logs in self.tables.logs.values():
+            for position, log in logs:
+                if log.source is not None:
+                    self._leaves(position, f"{log.i} fed back {log.source} as {log.req}", (log.source,))
+
+    def _leaves(self, position: int, what: str, values: tuple[str, ...]) -> None:
+        """Values leave the graph, or begin a request of their own. They may stem from what was lost, once
+        that was said."""
+        worst = max((self._settled(value, position) for value in values), default=-1.0)
+        if worst == INFINITE or (self.ordered and worst >= position):
+            self._unsettled(position, what, list(values), [])
 
     def _unsettled(
         self, position: int, what: str, values: list[str], states: list[tuple[OperatorTable, Stretch, int]]

@@ -1,5 +1,5 @@
 """I4 and the chains of I1: each (request, lane) once in a surviving history, and there if a value was routed
-to it.
+to it. What it may consume there: `edges.py`.
 
 The `route` of an execution names the receivers of its value; a request's input goes to every operator that
 the header connects to "F". What is not known is not judged: whether an edge from the frontend carried a skip
@@ -8,7 +8,6 @@ because optional tensors were absent.
 
 import hashlib
 
-from hams_history.lines import ExecLine
 from hams_history.tables import FRONTEND, Exec, OperatorTable, Tables, UnitKey, name_of
 from hams_history.visibility import Visibility
 
@@ -31,7 +30,6 @@ class OnceEach:
         self.valued: dict[str, dict[UnitKey, Exec]] | None = None
         for table in tables.order:
             self._index(table)
-            self._routed_inputs(table)
             self._chains(table)
         if tables.completes:
             for table in tables.order:
@@ -62,63 +60,6 @@ class OnceEach:
                 units[survivor[1].req, survivor[1].lane] = survivor
         self.units[table.name] = units
         self.consumed[table.name] = consumed
-
-    # ---- present where a skip was ----
-
-    def _routed_inputs(self, table: OperatorTable) -> None:
-        producers = self.tables.producers
-        from_frontend = FRONTEND in table.sources
-        for position, line in table.execs:
-            if line.out is not None and not line.inputs:
-                self.findings.violation(
-                    "I4",
-                    f"{line.i} executed {name_of(line)} of {table.name} on skips only: value {line.out} was "
-                    "made of no value",
-                    position,
-                )
-            if line.out is None and line.inputs:
-                self._required_missing(table, position, line)
-            for value in line.inputs:
-                if value == line.req:
-                    if not from_frontend:
-                        self.findings.violation(
-                            "I4",
-                            f"{line.i} executed {name_of(line)} of {table.name} on the request's input, but "
-                            "it has no edge from the frontend",
-                            position,
-                        )
-                    continue
-                produced = producers.get(value)
-                if produced is not None and table.name not in produced[1].route:
-                    self.findings.violation(
-                        "I4",
-                        f"{table.name} executed {name_of(line)} on {value} of {produced[1].op}, which had "
-                        "routed it to"
-                        f" {', '.join(produced[1].route) or 'nobody'}: it should have got a skip",
-                        position,
-                        produced[0],
-                    )
-
-    def _required_missing(self, table: OperatorTable, position: int, line: ExecLine) -> None:
-        """`out: null` on values says that a Combine passed them over, as an input that it requires was a
-        skip."""
-        if table.required is None:
-            return
-        gave: set[str] = set()
-        for value in line.inputs:
-            produced = self.tables.producers.get(value)
-            if value == line.req:
-                gave.add(FRONTEND)
-            elif produced is not None:
-                gave.add(produced[1].op)
-        if table.join != "combine" or gave.issuperset(table.required):
-            self.findings.violation(
-                "I4",
-                f"{line.i} took {name_of(line)} of {table.name} for a skip, though every input that it "
-                "requires brought a value:"
-                f" {', '.join(line.inputs)}",
-                position,
-            )
 
     # ---- missing where a value was routed to ----
 

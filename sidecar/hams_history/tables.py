@@ -32,6 +32,7 @@ from hams_history.lines import (
 from hams_history.report import Findings
 
 FRONTEND = "F"
+FEEDBACK = "F!"
 MODES_WITHOUT_DURABILITY = frozenset(("None",))
 """Modes in which no reply waits for what it depends on."""
 
@@ -129,6 +130,7 @@ class OperatorTable:
         self.stateful = entry.kind == "stateful"
         self.join = entry.join
         self.sources = entry.inputs
+        self.targets = entry.outputs
         self.required = entry.required
         self.execs: list[Exec] = []
         self.applies: list[tuple[int, ApplyLine]] = []
@@ -177,6 +179,8 @@ class Tables:
         self.replies: dict[str, list[tuple[int, ReplyLine]]] = {}
         self.completes: dict[str, int] = {}
         self.lost_shards: dict[int, float] = {}
+        self.gone_shards: set[str] = set()
+        """Of whose logs nobody was known."""
         self.last_fault: int | None = None
         self.last_heal: int | None = None
         self.final: tuple[int, FinalLine] | None = None
@@ -425,8 +429,17 @@ class Tables:
                 self.lost_shards[shard] = inf
             elif line.kind == "restarted":
                 self.lost_shards[shard] = max(line.epoch, self.lost_shards.get(shard, 0))
+            elif line.kind == "gone":
+                self.gone_shards.add(line.op)
         else:
             self.findings.problem(f"operator {line.op!r} is not in the graph line", position)
+
+    def wanted(self, name: str) -> int:
+        """How many backups in sync an operator is to have."""
+        want = None if self.header is None else self.header.want
+        if isinstance(want, dict):
+            return want.get(name, 0)
+        return 0 if want is None else want
 
     def has_lost(self, request: str) -> bool:
         """Whether the log that had this request was reported lost: what was logged in a later epoch of its

@@ -54,7 +54,7 @@ from hams_sidecar.lives import Sidecar
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import TensorPayload, layout
 from hams_sidecar.payloads import ArenaFactory
-from hams_sidecar.proxy_metrics import kept
+from hams_sidecar.proxy_metrics import kept_states
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_sidecar.succession.takeover import Takeover, takeover_of, unless
@@ -376,7 +376,7 @@ class Frontend(Sidecar):
         machine = None if self.node is None else self.node.machine
         if not isinstance(machine, FrontendMachine):
             return []
-        return [((op,), float(nbytes)) for op, nbytes in kept(machine)]
+        return [((op,), float(nbytes)) for op, nbytes in kept_states(machine)]
 
     async def answer_probes(self) -> asyncio.Server | None:
         """See `Sidecar`. Prometheus asks the endpoint itself where probes have a port."""

@@ -43,7 +43,7 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
     yield Sample("hams_proxy_memory_bytes", "Shared memory in use: tensors and states.", used.used)
     yield Sample("hams_proxy_memory_capacity_bytes", "How large it may grow.", used.capacity)
     yield Sample("hams_proxy_memory_waiters", "Arrivals that wait for room there.", used.waiting)
-    for op, nbytes in kept(machine):
+    for op, nbytes in kept_states(machine):
         yield Sample(
             "hams_proxy_kept_bytes",
             "Bytes that it keeps of another operator's state.",
@@ -78,7 +78,7 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
             )
 
 
-def kept(machine: StatefulMachine | StatelessMachine | FrontendMachine) -> list[tuple[str, int]]:
+def kept_states(machine: StatefulMachine | StatelessMachine | FrontendMachine) -> list[tuple[str, int]]:
     """The operators whose states an instance keeps while they have no backup, with the bytes of each."""
     return sorted((op, held.nbytes) for op, held in machine.keeper.states.items())
 

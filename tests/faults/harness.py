@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from benchmarks.judged import odd
 
 from hams_graph import load
 from hams_history.checker import check_directory
-from hams_history.lines import CallLine, HistoryWriter, RetLine
+from hams_history.lines import CallLine, HistoryWriter, RetLine, tensor_digest
+from hams_load.inference import DTYPES
 from hams_operator.graph_status import InstanceStatus, View
 from hams_operator.local import ports as local_ports
 from hams_operator.local.etcd import LocalEtcd, Ports
@@ -81,6 +83,20 @@ class Reply:
         outputs = self.body["outputs"]
         assert isinstance(outputs, list)
         return next(item["data"][0] for item in outputs if item["name"] == name)
+
+
+def digest_of_json(answer: bytes) -> str:
+    """Of the tensors of a reply (history.md, rule 6)."""
+    tensors = [
+        (
+            item["name"],
+            item["datatype"],
+            tuple(item["shape"]),
+            np.asarray(item["data"], DTYPES[item["datatype"]]),
+        )
+        for item in json.loads(answer)["outputs"]
+    ]
+    return tensor_digest((name, kind, shape, array.tobytes()) for name, kind, shape, array in tensors)
 
 
 class KeptAlive:
@@ -332,7 +348,8 @@ class GraphRun:
         body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]}).encode()
         asked = loop.time()
         if writer is not None:
-            writer.write(CallLine(client=key, key=key, digest=None))
+            sent = tensor_digest([("x", "FP32", (1,), np.array([x], np.float32).tobytes())])
+            writer.write(CallLine(client=key, key=key, digest=sent))
         attempts = 0
         async with asyncio.timeout(REQUEST_S):
             while True:
@@ -348,6 +365,7 @@ class GraphRun:
                     client=key,
                     key=key,
                     status="ok" if status == 200 else "conflict" if status == 409 else "error",
+                    digest=digest_of_json(answer) if status == 200 else None,
                 )
             )
         return Reply(key, asked, loop.time(), status, attempts, json.loads(answer))

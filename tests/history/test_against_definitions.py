@@ -14,6 +14,7 @@ from tests.history.synthetic import valid_history
 from hams_history.checker import check
 from hams_history.lines import (
     ApplyLine,
+    CompleteLine,
     DurableLine,
     ExecLine,
     FailoverLine,
@@ -49,6 +50,8 @@ class Definitions:
                 self.ended_at.setdefault((line.op, line.epoch - 1), at)
         self.end = {key: line.end for key, line in self.failovers.items()}
         self.logged = {line.req for line in lines if isinstance(line, LogLine)}
+        self.clients = {line.req for line in lines if isinstance(line, LogLine) and line.source is None}
+        self.completed = {line.req for line in lines if isinstance(line, CompleteLine)}
 
     def lineage(self, op: str, epoch: int, version: int) -> list[Unit]:
         """Every unit of the state at a version; also those that no line tells of."""
@@ -135,8 +138,15 @@ class Definitions:
             (line.req, value) for line in self.lines if isinstance(line, ReplyLine) for value in line.values
         ]
         replied = {line.req for line in self.lines if isinstance(line, ReplyLine)}
-        return replied <= self.logged and all(
-            value not in self.execs or self.execs[value].req == request for request, value in used
+        inputs = [
+            (line.req, value) for line in self.lines if isinstance(line, ExecLine) for value in line.inputs
+        ]
+        if any(value in self.logged and value != request for request, value in inputs):
+            return False
+        return (
+            replied <= self.logged
+            and self.completed & self.clients <= replied
+            and all(value not in self.execs or self.execs[value].req == request for request, value in used)
         )
 
     def one_value(self) -> bool:
@@ -181,6 +191,8 @@ class Definitions:
                 needed = self.dependencies([], [(line.op, line.epoch, line.version)])
             elif isinstance(line, ReplyLine):
                 needed = self.dependencies(list(line.values), [])
+            elif isinstance(line, LogLine) and line.source is not None:
+                needed = self.dependencies([line.source], [])
             elif isinstance(line, ExecLine):
                 if any(
                     self.orphan_for(line.gen, dependency)

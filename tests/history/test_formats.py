@@ -209,7 +209,9 @@ def test_a_skip_on_values_needs_a_required_input_that_is_missing(required: str, 
 def test_a_value_may_be_passed_over_only_for_a_required_input(required: str, right: bool) -> None:
     """The unit says that it got nothing at all, though `a` routed a value to it."""
     lines: list[Line] = [
-        *GIVEN,
+        log(),
+        run("a", "0/0", "0/0", "va", "d F"),
+        run("b", "0/0", "0/0", "vb", ""),
         unit("d 1/1", "0/0", "", None, ""),
         durable("d 1/1"),
         reply("0/0", "va"),

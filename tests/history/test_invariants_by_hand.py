@@ -53,11 +53,12 @@ EXAMPLE = """
 
 
 def graph(ordered: bool = False, want: int = 0, **operators: str) -> GraphLine:
-    """`p="stateful combine F"`: kind, join, inputs."""
+    """`p="stateful combine F"`: kind, join, inputs. Everything may reply, and feed back."""
     entries = {}
     for name, text in operators.items():
         kind, join, *inputs = text.split()
-        outputs = tuple(other for other, spec in operators.items() if name in spec.split()[2:]) or ("F",)
+        receivers = (other for other, spec in operators.items() if name in spec.split()[2:])
+        outputs = (*receivers, "F", "F!")
         entries[name] = OperatorEntry(kind=kind, join=join, inputs=tuple(inputs), outputs=outputs)
     return GraphLine(operators=entries, ordered=ordered, want=want)
 
@@ -165,14 +166,24 @@ def done(request: str = "0/0") -> CompleteLine:
     return CompleteLine(req=request)
 
 
+def answered(lines: tuple[Any, ...]) -> list[Any]:
+    """With a reply of nothing to each client's request that is complete: most of these histories are about
+    what comes before."""
+    inner = {line.req for line in lines if isinstance(line, LogLine) and line.source is not None}
+    told = {line.req for line in lines if isinstance(line, ReplyLine)}
+    complete = dict.fromkeys(line.req for line in lines if isinstance(line, CompleteLine))
+    silent = [request for request in complete if request not in inner | told]
+    return [*lines, *(ReplyLine(i="F-1", gen=9, req=request, values=()) for request in silent)]
+
+
 def broken(*lines: Any) -> frozenset[str]:
-    report = check(lines)
+    report = check(answered(lines))
     assert not report.problems, report.render()
     return report.broken
 
 
 def holds(*lines: Any) -> Report:
-    report = check(lines)
+    report = check(answered(lines))
     assert report.ok, report.render()
     return report
 
@@ -457,7 +468,7 @@ def test_i2_two_lanes_are_two_values() -> None:
     holds(*lines, run("m", "0/0", "a1", "m1", lane=("a",)), run("m", "0/0", "b1", "m2", lane=("b",)))
     assert broken(
         *lines, run("m", "0/0", "a1", "m1", lane=("a",)), run("m", "0/0", "b1", "m2", lane=("a",))
-    ) == {"I2"}
+    ) == {"I2", "I4"}
 
 
 def test_i2_a_value_shown_before_a_failover_and_another_after() -> None:
@@ -648,7 +659,7 @@ def test_i4_a_complete_request_whose_input_never_reached_its_operator() -> None:
 
 def test_i4_a_value_taken_for_a_skip() -> None:
     lines = [PAIR, log(), unit("p 1/1", "0/0", "0/0", "p1", "q"), durable("p 1/1"), done()]
-    report = verdict([*lines, unit("q 1/1", "0/0", "", None, "F")])
+    report = verdict(answered((*lines, unit("q 1/1", "0/0", "", None, "F"))))
     assert report.broken == {"I4"}
     assert "which took it for a skip" in report.render()
 

@@ -16,6 +16,7 @@ from .graphs import GRAPH, X
         ((InferTensor("y", "INT32", (1, 5, 2), bytes(40)),), "expected INT64"),
         ((InferTensor("y", "INT64", (2, 5, 2), bytes(160)),), "expected INT64 [1, -1, 2]"),
         ((InferTensor("y", "INT64", (1, 5), bytes(40)),), "got INT64 [1, 5]"),
+        ((InferTensor("y", "INT64", (), bytes(8)),), "got INT64 []"),
         ((InferTensor("z", "INT64", (1, 5, 2), bytes(80)),), "output z is not declared"),
         (
             (InferTensor("y", "INT64", (1, 0, 2), b""), InferTensor("y", "INT64", (1, 0, 2), b"")),
