@@ -1,7 +1,7 @@
 """I1 under Block: a version is durable once another instance has it.
 
 Elsewhere nothing is said of it: a primary without a backup goes on alone, and the lines do not tell when it
-had one.
+had one. Nor do they tell what was received and not applied yet.
 """
 
 from hams_history.tables import OperatorTable, Tables
@@ -12,7 +12,7 @@ class HeldTwice:
 
     def __init__(self, tables: Tables) -> None:
         self.findings = tables.findings
-        if tables.blocks and tables.waits and not tables.replays:
+        if tables.blocks and tables.waits and not (tables.replays or tables.by_receipt):
             for table in tables.order:
                 if table.stateful and table.lost_from is None and tables.wanted(table.name):
                     self._judge(table)
