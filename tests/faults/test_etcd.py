@@ -474,6 +474,7 @@ async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(
     watch = client.watch("m/", await client.get_prefix("m/"))
     revision = ABSENT
     full: NoSpace | None = None
+    assert not await client.is_full()
     while full is None:
         try:
             revision = await client.compare_and_swap("big", revision, bytes(200_000))
@@ -492,7 +493,9 @@ async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(
     assert isinstance(await anext(watch), Deleted)
     await registration.lost.wait()
 
+    assert await client.is_full()
     await free_space(etcd.members[0].endpoint, client, "big")
+    assert not await client.is_full()
     assert isinstance(await anext(watch), Put), "the registration came back by itself"
     await client.compare_and_swap("small", ABSENT, b"")
 

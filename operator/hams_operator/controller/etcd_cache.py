@@ -31,6 +31,9 @@ from hams_wire.errors import CoordinationError, NotApplied, Unknown
 etcd_polls_vain = 2
 """etcd is away after so many looks in a row that find its watch silent and get no answer."""
 
+etcd_full_poll_s = 30.0
+"""Between two questions whether etcd has room: each goes through its log."""
+
 timeliness_news_s = 30.0
 """How a graph's instances serve by deadlines is a reason to look at the graph this often: they tell it every
 few seconds."""
@@ -97,6 +100,7 @@ class EtcdCache:
     def __init__(self, coordination: Coordination, changed: Callable[[str], None]) -> None:
         self.read = asyncio.Event()
         self.away = "etcd has not been read yet"
+        self.full = False
         self._coordination = coordination
         self._changed = changed
         self._known: dict[str, Known] = {}
@@ -158,12 +162,27 @@ class EtcdCache:
         """A watch outlives etcd's absence without a word; status must not. That a watch is not heard proves
         nothing: this process may be late itself, when it begins with a thousand graphs, and to tell them all
         would make it later. So etcd is asked, and one question in vain is not enough."""
-        vain = 0
+        loop, vain, next_s = asyncio.get_running_loop(), 0, 0.0
         while True:
             await asyncio.sleep(limits.etcd_poll_s)
             why = "" if getattr(watch, "live", True) else await self._why_away()
             vain = vain + 1 if why else 0
             self._set_away(why if vain >= etcd_polls_vain else "")
+            if not why and loop.time() >= next_s:
+                next_s = loop.time() + etcd_full_poll_s
+                await self._ask_full()
+
+    async def _ask_full(self) -> None:
+        """A full etcd answers all questions, and refuses what a failover has to write."""
+        try:
+            full = await self._coordination.is_full()
+        except CoordinationError:
+            return  # nothing is known
+        if full != self.full:
+            self.full = full
+            if full:
+                log.error("etcd is full: no graph can fail over (docs/troubleshooting.md)")
+            self._changed("")
 
     async def _why_away(self) -> str:
         try:

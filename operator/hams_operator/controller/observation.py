@@ -25,8 +25,8 @@ from hams_protocol.succession.records import Phase
 class Observation:
     """`item`: the resource as it stood when the look began; `place`: where it is, of incarnation 0.
     `in_etcd`: by incarnation. `etcd_away`: why etcd cannot be read, or "": then `in_etcd` is what it last
-    was. `at_s`: the moment, on the loop's clock, which does not jump; `at`: the same as Kubernetes tells
-    times."""
+    was. `etcd_full`: whether it takes no writes. `at_s`: the moment, on the loop's clock, which does not
+    jump; `at`: the same as Kubernetes tells times."""
 
     item: Json
     place: GraphRef
@@ -36,6 +36,7 @@ class Observation:
     pods: tuple[Pod, ...] = ()
     in_etcd: Mapping[int, Known] = field(default_factory=dict)
     etcd_away: str = ""
+    etcd_full: bool = False
 
     @property
     def generation(self) -> int:
@@ -84,6 +85,7 @@ class Observation:
             registered=known.registered,
             pods=self.pods,
             etcd_away=self.etcd_away,
+            etcd_full=self.etcd_full,
             refused=decision.refused,
             addressed=any(
                 key_of(item) == address and is_ours(item, decision.place.owner_uid) for item in self.objects

@@ -275,6 +275,11 @@ def _samples(controller: Controller, leads: bool, requests: int) -> Iterator[Sam
         "Whether etcd cannot be read.",
         int(bool(controller.cache.away) and leads),
     )
+    yield Sample(
+        "hams_controller_etcd_full",
+        "Whether etcd takes no writes, as it has reached its quota.",
+        int(controller.cache.full and leads),
+    )
     about = "Whether a condition of a graph's status is True; 0 where it is False or Unknown."
     for (namespace, graph), kind, holds in controller.store.conditions() if leads else ():
         yield Sample(

@@ -132,6 +132,7 @@ class Reconciler:
                 for uid in self._cache.uids(place.owner_uid)
             },
             self._cache.away,
+            self._cache.full,
         )
 
     # -- a graph that shall run ------------------------------------------------------------------------------

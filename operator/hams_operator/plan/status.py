@@ -50,6 +50,12 @@ UNSETTLED = (CHANGE_REFUSED, REPLACING, REJECTED, NAME_TAKEN)
 Missing = tuple[str, str]
 """Reason (one word) and message."""
 
+ETCD_FULL: Missing = (
+    "EtcdFull",
+    "etcd has reached its quota and takes no writes: nothing can fail over or join",
+)
+"""Of Redundant, whatever else a graph lacks."""
+
 
 @dataclass(frozen=True, slots=True)
 class FailoverReport:
@@ -75,7 +81,8 @@ class TimelinessReport:
 @dataclass(frozen=True, slots=True)
 class KnownGraph:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd
-    cannot be read, or "": then topology and registrations are what they last were. `refused`: why another
+    cannot be read, or "": then topology and registrations are what they last were. `etcd_full`: whether it
+    takes no writes. `refused`: why another
     graph runs than is asked for, or "". `replacing`: what is known of another shape that comes up, or "".
     `problem`: what keeps Kubernetes from holding what it should; what serves serves on all the same.
     `unapplied`: why what is asked for could not be applied just now, or "". `rolling`: whose pods Kubernetes
@@ -89,6 +96,7 @@ class KnownGraph:
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
     etcd_away: str = ""
+    etcd_full: bool = False
     refused: str = ""
     replacing: str = ""
     problem: Missing | None = None
@@ -290,6 +298,8 @@ class _Seen:
     def why_not_redundant(self) -> Missing | None:
         """What is missing for the next failure to lose nothing, and why Kubernetes does not bring it, if it
         does not."""
+        if self.world.etcd_full:
+            return ETCD_FULL
         missing = why_not(REDUNDANT, self.lacks)
         cause = self.why_not_started() if missing is not None and missing[0] == DEGRADED else None
         return missing if missing is None or cause is None else (missing[0], f"{missing[1]}; {cause[1]}")

@@ -198,6 +198,17 @@ class EtcdCoordination:
         delay_s = min(etcd_pause_s * 2 ** min(attempt - 1, 16), etcd_pause_max_s) if attempt else 0.0
         await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
 
+    async def is_full(self) -> bool:
+        """See `Coordination.is_full`. etcd answers this through its log, so it is not to be asked often."""
+        request = pb.AlarmRequest(action=pb.AlarmRequest.GET)
+        answer = await self._call(
+            "Alarm",
+            lambda member: member.administration("Alarm", pb.AlarmResponse, "Maintenance"),
+            request,
+            safe=True,
+        )
+        return any(item.alarm == pb.NOSPACE for item in answer.alarms)
+
     # ---- administration, for the controller, the local runtime and for tests ----
 
     async def administer(self, method: str, request: Message, response: type[Response]) -> Response:

@@ -133,7 +133,7 @@ class EtcdMember:
     def administration(
         self, method: str, response: type[Answer], service: str = "Auth"
     ) -> "Unary[Any, Answer]":
-        """A method of the service Auth, or of Cluster."""
+        """A method of the service Auth, or of Cluster or Maintenance."""
         return self._channel.unary_unary(f"/etcdserverpb.{service}/{method}", _serialize, _reader(response))
 
     def forget_token(self) -> None:

@@ -267,6 +267,11 @@ class MemoryCoordination:
         await self._reach()
         return self.store.snapshot(prefix)
 
+    async def is_full(self) -> bool:
+        """See `Coordination.is_full`."""
+        await self._reach()
+        return self.store.full
+
     async def compare_and_swap(self, key: str, expected: int, value: bytes, lease: int = 0) -> int:
         """See `Coordination.compare_and_swap`."""
         return await self.transact((Compare(key, expected),), (Write(key, value, lease),))

@@ -173,6 +173,11 @@ class Coordination(Protocol):
         Raises as `compare_and_swap`."""
         ...
 
+    async def is_full(self) -> bool:
+        """Whether etcd refuses writes, as it has reached its quota, until a person has made room. Raises as
+        `get`."""
+        ...
+
     async def revoke(self, lease: int) -> None:
         """End a lease; its keys go at once. Done as well if there is no such lease. Raises as `get`: it may
         be repeated."""

@@ -624,6 +624,30 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
     assert enqueued == ["", ""]
 
 
+async def test_an_etcd_that_is_full_is_told_of_once_and_so_is_its_repair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "etcd_poll_s", 0.001)
+    monkeypatch.setattr(cache_module, "etcd_full_poll_s", 0.0)
+    store, enqueued, told = MemoryStore(), list[str](), asyncio.Event()
+
+    def changed(uid: str) -> None:
+        enqueued.append(uid)
+        told.set()
+
+    cache = EtcdCache(store.client(), changed)
+    cache.away = ""
+    checking = asyncio.create_task(cache._check_liveness(object()))
+    for full in (True, False):
+        told.clear()
+        store.full = full
+        async with asyncio.timeout(5):
+            await told.wait()
+        assert cache.full == full
+    checking.cancel()
+    assert enqueued == ["", ""]
+
+
 async def test_who_tells_often_of_deadlines_is_a_reason_to_look_once_in_a_while_and_a_failed_policy_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -706,7 +730,7 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     kube = FakeKube()
     options = ControllerOptions(Settings(), "c", "hams-system", health_port=0)
     controller = SimpleNamespace(
-        store=Store(lambda key: None), workers=Workers(_nothing), cache=SimpleNamespace(away="")
+        store=Store(lambda key: None), workers=Workers(_nothing), cache=SimpleNamespace(away="", full=False)
     )
     runner = await _health(
         options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube, None
@@ -750,7 +774,8 @@ def _with_status(name: str, version: str, **conditions: str) -> Json:
 
 def _conditions(store: Store, leads: bool = True) -> dict[tuple[str, ...], float]:
     """What is exposed of graphs, as Prometheus' own parser reads it."""
-    controller = SimpleNamespace(store=store, workers=Workers(_nothing), cache=SimpleNamespace(away=""))
+    cache = SimpleNamespace(away="", full=False)
+    controller = SimpleNamespace(store=store, workers=Workers(_nothing), cache=cache)
     text = exposition(_samples(cast(Controller, controller), leads, 7)).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["hams_controller_kube_requests"].samples[0].value == 7

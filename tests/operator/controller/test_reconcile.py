@@ -59,6 +59,7 @@ class Scene:
         self.etcd = MemoryStore()
         self.identities: Identities = NoIdentities()
         self.away = ""
+        self.full = False
         self._again_s: float | None = None
         self.ask(text)
 
@@ -89,6 +90,7 @@ class Scene:
         for entry in self.etcd.snapshot("/hams/v1/").entries:
             cache._put(entry.key, entry.value, entry.mod_revision)
         cache.away = self.away
+        cache.full = self.full
         self._again_s = await Reconciler(self.kube, store, cache, SETTINGS, self.identities).reconcile(KEY)
         return cache
 
@@ -412,6 +414,19 @@ async def test_while_two_shapes_are_there_the_status_is_about_the_one_that_serve
     assert ("ConfigMap", "shop", "pair-graph-r2") in scene.kube.items
     assert scene.condition("Ready")["status"] == "True"
     assert {item["name"] for item in scene.graph["status"]["operators"]} == {"pass", "count"}
+
+
+async def test_a_graph_is_not_redundant_while_etcd_takes_no_writes() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.full = True
+    await scene.reconcile()
+    assert scene.condition("Ready")["status"] == "True"
+    assert scene.condition("Redundant")["status"] == "False"
+    assert scene.condition("Redundant")["reason"] == "EtcdFull"
+    scene.full = False
+    await scene.reconcile()
+    assert scene.condition("Redundant")["reason"] != "EtcdFull"
 
 
 async def test_another_shape_is_not_begun_while_etcd_is_away() -> None:
