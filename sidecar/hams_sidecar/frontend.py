@@ -346,7 +346,8 @@ class Frontend(Sidecar):
         super().__init__(options, graph, coordination, certificates, asked)
         access, uid = options.access, options.graph_uid
         self._clients = clients
-        self.memory = Arena(limits.frontend_arena_bytes_max)
+        nbytes = limits.frontend_arena_bytes_max
+        self.memory = Arena(nbytes, reserve_nbytes=nbytes // limits.frontend_arena_reserve_parts)
         self._port = port = GraphPort(graph, self.memory)
         self._metrics = Metrics("frontend")
         self._metrics.watch(
@@ -404,7 +405,8 @@ class Frontend(Sidecar):
         """The instance of one life, with the logs that the one before has kept."""
         machine = FrontendMachine(self.graph, name, self._former_logs)
         former = None if self._former_logs is None else self._former_logs.instance
-        return self.instance(machine, name, FRONTEND, ArenaFactory(self.memory), life, former)
+        factory = ArenaFactory(self.memory, urgent=True)
+        return self.instance(machine, name, FRONTEND, factory, life, former)
 
     async def start(self, node: Node) -> None:
         """Register it with the endpoint's address, and let requests in."""

@@ -11,6 +11,9 @@ starve it."""
 frontend_arena_bytes_max = 1 << 30
 """Memory for payloads of one frontend."""
 
+frontend_arena_reserve_parts = 4
+"""One part of so many of it is for what peers send (entries of logs, replies): clients cannot take it."""
+
 sink_output_bytes_max = frontend_arena_bytes_max // 4
 """Outputs of one unit that frontends get: what one has no room for would be sent to it again for ever, so it
 is the unit's error at once."""

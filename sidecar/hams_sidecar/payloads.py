@@ -16,16 +16,18 @@ from hams_wire.peers.payload import Room, TensorInfo, shown
 
 
 class ArenaFactory:
-    """Makes `hams_sidecar.payload.TensorPayload`s in one arena (`hams_wire.peers.payload.PayloadFactory`)."""
+    """Makes `hams_sidecar.payload.TensorPayload`s in one arena (`hams_wire.peers.payload.PayloadFactory`).
+    `urgent`: they may use its reserve."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, *, urgent: bool = False) -> None:
         self._arena = arena
+        self._urgent = urgent
         self._tensors: dict[tuple[TensorInfo, ...], tuple[TensorInfo, ...]] = {}
 
     def allocate(self, nbytes: int) -> Buffer:
         """A slot of the arena. Raises NoRoom."""
         try:
-            return self._arena.allocate(nbytes)
+            return self._arena.allocate(nbytes, urgent=self._urgent)
         except (ArenaFull, ArenaTooSmall) as error:
             raise NoRoom(str(error)) from error
 

@@ -192,6 +192,15 @@ def test_a_body_without_room_in_the_arena_goes_elsewhere() -> None:
     )
 
 
+def test_clients_leave_room_for_what_peers_send() -> None:
+    arena = Arena(16 << 20, reserve_nbytes=4 << 20)
+    port, peers = GraphPort(GRAPH, arena), ArenaFactory(arena, urgent=True)
+    rooms = []
+    while (room := port.room(1 << 20, 64)) is not None:
+        rooms.append(room)
+    assert peers.allocate(3 << 20).nbytes == 3 << 20
+
+
 def test_a_frontend_that_is_to_end_waits_longer_than_its_successor_keeps_it() -> None:
     assert limits.drain_s_max > 2 * core.leave_wait_s, "a log takes no longer to copy than that"
 

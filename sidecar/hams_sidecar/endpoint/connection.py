@@ -47,6 +47,7 @@ class Gate(Protocol):
 
     request_bytes_max: int
     held_bytes: int
+    announced_bytes: int
     held_bytes_max: int
     bodies: Bodies
     replies: UntakenReplies
@@ -165,6 +166,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._uploads.remove(upload)
             self.gate.bodies.end(upload)
             self.gate.held_bytes -= upload.size
+            self.gate.announced_bytes -= upload.announced
 
     def give_way(self, upload: Upload) -> None:
         """The body that arrives here is too slow to be held any longer: others need the room."""
@@ -221,10 +223,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _receive_in_place(self, upload: Upload) -> None:
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins
-        anew."""
-        room = self.gate.held_bytes + self._length - upload.size <= self.gate.held_bytes_max
+        anew.
+
+        Room is taken for the whole body. So a first part has to be here, and all that is announced counts as
+        if it had come: else heads alone would take all the memory.
+        """
+        gate, missing = self.gate, self._length - upload.size
         if (
-            room
+            upload.size * limits.direct_body_parts >= self._length
+            and gate.held_bytes + gate.announced_bytes + missing <= gate.held_bytes_max
             and self._in_body
             and not self._deaf
             and not self._unparsed_bytes

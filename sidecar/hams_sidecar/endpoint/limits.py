@@ -15,8 +15,11 @@ chunk_joined_bytes_max = 4 << 10
 """A smaller piece of a body is joined to what comes next."""
 
 direct_body_bytes_min = 128 << 10
-"""If more than this is missing of a body when its head is read, the rest is received in place: worth a change
-of protocol, saves two copies."""
+"""If more than this is missing of a body of which a first part has come, the rest is received in place: worth
+a change of protocol, saves two copies."""
+
+direct_body_parts = 16
+"""One part of so many has to come first: room for a whole body is not taken for a head that announces it."""
 
 dimension_max = (1 << 31) - 1
 """Any dimension of a tensor: what every numpy, every model and the peers' codec can express, and more than a

@@ -72,6 +72,8 @@ class Serving:
         self.open_requests = 0
         self.held_bytes = 0
         """Bytes of requests that have arrived and are not yet answered; bounded by `held_bytes_max`."""
+        self.announced_bytes = 0
+        """Bytes of bodies that have room in place and have not arrived."""
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
         self.bodies = Bodies()
         self.replies = UntakenReplies(self.held_bytes_max)

@@ -38,7 +38,7 @@ class Server(Protocol):
 
 class Upload(RequestResponseCycle):
     """An infer request. `headers`: names in small letters; `size`: bytes of the body that have arrived;
-    `complete`: all of it has."""
+    `announced`: bytes that have room in place and have not arrived; `complete`: all of it has."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Upload(RequestResponseCycle):
         self.response_complete = False
         self.headers = headers
         self.size = 0
+        self.announced = 0
         self.began_s = connection.loop.time()
         self.complete = False
         self._connection = connection
@@ -83,12 +84,16 @@ class Upload(RequestResponseCycle):
         """Let the body lie in `whole`, what has arrived of it at its beginning; the rest, to be filled."""
         whole[: self.size] = b"".join(self._chunks)
         self._chunks = [whole]
+        self.announced = len(whole) - self.size
+        self._connection.gate.announced_bytes += self.announced
         return whole[self.size :]
 
     def filled(self, size: int) -> None:
         """So much more of the room has been filled."""
         self.size += size
+        self.announced -= size
         self._connection.gate.held_bytes += size
+        self._connection.gate.announced_bytes -= size
 
     def finish(self) -> None:
         """The body is complete."""

@@ -30,7 +30,8 @@ async def is_still_served(running) -> bool:
     await raw.send(GOOD)
     status, _, _ = await raw.answer()
     await raw.close()
-    return status == 200 and running.endpoint._serving.held_bytes == 0 and running.endpoint.open_requests == 0
+    serving = running.endpoint._serving
+    return status == 200 and serving.held_bytes == serving.announced_bytes == serving.open_requests == 0
 
 
 @pytest.mark.parametrize(
@@ -316,6 +317,74 @@ async def test_large_bodies_may_be_pipelined(serve) -> None:
     assert [status for status, _, _ in answers] == [200] * 5
     assert [request.tensors[0].data[-1] for request in running.port.requests] == [1, 2, 3]
     assert [len(request.tensors[0].data) for request in running.port.requests] == [3 << 20, 2 << 20, 300_000]
+
+
+class Rooms(FakePort):
+    """A port with memory of its own for large bodies."""
+
+    def __init__(self) -> None:
+        super().__init__(always(Reply(())))
+        self.taken: list[int] = []
+
+    def room(self, nbytes: int, first: int) -> memoryview | None:
+        self.taken.append(nbytes)
+        return memoryview(bytearray(nbytes))
+
+
+NARROW = graph(
+    TensorSpec("x", "UINT8", (-1,)),
+    frontend=FrontendSpec(max_request_bytes=2 << 20, max_in_flight_bytes=3 << 20, request_timeout_s=30.0),
+)
+
+
+async def test_F36_no_room_is_taken_for_bodies_that_are_only_announced(serve, arrived, lost) -> None:
+    running = await serve(NARROW, Rooms())
+    body = large(1 << 20, 7)
+    first = body.index(b"\r\n\r\n") + 5
+    raws = [await running.connect() for _ in range(5)]
+    for raw in raws:
+        await raw.send(body[:first])
+        await arrived.acquire()
+    assert running.port.taken == []
+    for raw in raws:
+        await raw.close()
+        await lost.acquire()
+    assert await is_still_served_large(running)
+
+
+async def test_F36_rooms_that_bodies_take_are_bounded_together_before_they_are_filled(
+    serve, arrived, lost
+) -> None:
+    running = await serve(NARROW, Rooms())
+    serving = running.endpoint._serving
+    size, part = 1 << 20, 1 << 17
+    body = large(size, 7)
+    raws = [await running.connect() for _ in range(4)]
+    for number, raw in enumerate(raws, 1):
+        await raw.send(body[:part])
+        while serving.held_bytes < number * (part - len(HEAD) - 200):
+            await arrived.acquire()
+    assert len(running.port.taken) == 2, "a third one would be above the bound with what is announced"
+    assert serving.held_bytes + serving.announced_bytes <= serving.held_bytes_max
+    for raw in reversed(raws[1:]):  # those without a room are served as well
+        await raw.send(body[part:])
+        assert (await raw.answer())[0] == 200
+        await raw.close()
+        await lost.acquire()
+    assert all(request.tensors[0].data == bytes([7]) * size for request in running.port.requests)
+    await raws[0].close()
+    await lost.acquire()
+    assert await is_still_served_large(running)
+
+
+async def is_still_served_large(running) -> bool:
+    """A body that takes room is served, and nothing is held or announced then."""
+    raw = await running.connect()
+    await raw.send(large(1 << 20, 1))
+    status, _, _ = await raw.answer()
+    await raw.close()
+    serving = running.endpoint._serving
+    return status == 200 and serving.held_bytes == serving.announced_bytes == serving.open_requests == 0
 
 
 async def test_a_large_body_that_stops_halfway_leaves_nothing_behind(serve, lost) -> None:
