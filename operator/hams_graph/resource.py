@@ -126,6 +126,9 @@ bytes_min = 4096
 bytes_max = 1 << 40
 """Bounds of every amount of memory in a graph file."""
 
+frontend_held_bytes_max = bytes_max
+"""What one frontend may hold of all shards: open requests and kept replies."""
+
 checkpoint_every_min_s = 1.0
 checkpoint_every_max_s = 86_400.0
 """Bounds of `stateful.checkpoint.every`."""

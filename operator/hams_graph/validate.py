@@ -397,6 +397,13 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             f"({quantity(frontend.max_in_flight_bytes)}): "
             "a request of that size would never be taken",
         )
+    held_bytes = (frontend.max_in_flight_bytes + frontend.replies_kept_bytes) * frontend.shards
+    if held_bytes > rs.frontend_held_bytes_max:
+        notes.say(
+            ("spec", "frontend", "maxInFlightBytes"),
+            f"with repliesKeptBytes, of {frontend.shards} shards, each frontend may hold "
+            f"{quantity(held_bytes)}: expected at most {quantity(rs.frontend_held_bytes_max)}",
+        )
     if frontend.deadline_s is not None and frontend.deadline_s > frontend.request_timeout_s:
         notes.say(
             ("spec", "frontend", "deadline"),

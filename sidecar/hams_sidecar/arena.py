@@ -32,6 +32,9 @@ CACHED_SLOTS_MAX = 32
 TRIM_SHARE_MIN = 0.25
 """Less than this share of a slot is not worth giving back."""
 
+_MAP_NORESERVE = 0x4000
+"""mmap(2); the module mmap names it from Python 3.13 on."""
+
 
 class ArenaFull(Exception):
     """Ours, retryable: no room for `nbytes` now. What is in use has to be freed first."""
@@ -163,7 +166,8 @@ class Arena:
         self.path = path
         self._reserve = reserve_nbytes
         if path is None:
-            self._map = mmap.mmap(-1, capacity)
+            # A graph may allow for more than the machine has: only what is used shall count.
+            self._map = mmap.mmap(-1, capacity, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
         else:
             path.unlink(missing_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -8,13 +8,14 @@ arena_reserve_bytes = 64 << 20
 """Part of it that only the proxy's own work (captures, outputs) may use, so that arriving tokens cannot
 starve it."""
 
-frontend_arena_bytes_max = 1 << 30
-"""Memory for payloads of one frontend."""
+frontend_arena_bytes_min = 1 << 30
+"""Memory for payloads of one frontend: enough for the defaults of a graph. It is sparse as well."""
 
 frontend_arena_reserve_parts = 4
-"""One part of so many of it is for what peers send (entries of logs, replies): clients cannot take it."""
+"""One part of so many of a frontend's memory is for what peers send (entries of logs, replies): clients
+cannot take it."""
 
-sink_output_bytes_max = frontend_arena_bytes_max // 4
+sink_output_bytes_max = frontend_arena_bytes_min // frontend_arena_reserve_parts
 """Outputs of one unit that frontends get: what one has no room for would be sent to it again for ever, so it
 is the unit's error at once."""
 

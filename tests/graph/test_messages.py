@@ -263,6 +263,11 @@ FIELDS = [
         "spec.frontend.maxRequestBytes: 1Gi is more than maxInFlightBytes (256Mi): a request of that size "
         "would never be taken",
     ),
+    (
+        put("frontend", {"shards": 64, "maxInFlightBytes": "32Gi"}),
+        "spec.frontend.maxInFlightBytes: with repliesKeptBytes, of 64 shards, each frontend may hold "
+        "2052Gi: expected at most 1Ti",
+    ),
     (put("managers.replicas", 0), "spec.managers.replicas: must be from 1 to 9, found 0"),
     (
         put("recovery.suspectAfter", "10ms"),

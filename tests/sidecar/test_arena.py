@@ -90,6 +90,11 @@ def test_what_can_never_fit_is_another_error() -> None:
         Arena(CAPACITY).allocate(CAPACITY + 1)
 
 
+def test_more_may_be_mapped_than_the_machine_has() -> None:
+    arena = Arena(1 << 42)
+    assert len(arena.allocate(1 << 41).view) == 1 << 41
+
+
 def test_the_reserve_is_for_urgent_allocations_only() -> None:
     arena = Arena(CAPACITY, reserve_nbytes=CAPACITY // 2)
     held = arena.allocate(CAPACITY // 2)

@@ -76,8 +76,10 @@ does a backup: five of 500 MB, and tensors on their way. What does not fit waits
 PROXY_MEMORY_BYTES = 256 << 20
 """Beyond what it shares with its model: 71 MiB resident after 100,000 requests (docs/performance.md)."""
 FRONTEND_MEMORY_BYTES = 1536 << 20
-"""100 MiB resident after 100,000 requests, 1 GiB of requests and replies in shared memory, and what is on its
-way to and from clients."""
+"""Of one whose bounds are the default ones, and at least: `FRONTEND_OWN_BYTES`, 1 GiB of requests and replies
+in shared memory, and 256 MiB on their way from clients (`maxInFlightBytes`)."""
+FRONTEND_OWN_BYTES = 256 << 20
+"""100 MiB resident after 100,000 requests, and what is on its way to clients."""
 MANAGER_MEMORY_BYTES = 256 << 20
 """67 MiB resident."""
 

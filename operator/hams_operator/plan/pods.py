@@ -23,6 +23,7 @@ from hams_operator.plan.names import (
     DRAIN_S,
     FRONTEND_DRAIN_S,
     FRONTEND_MEMORY_BYTES,
+    FRONTEND_OWN_BYTES,
     FRONTEND_ROLE,
     GRACE_S,
     GRAPH,
@@ -177,7 +178,7 @@ def frontend_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token:
     tokens = ["--tokens", TOKENS_DIR] if secret else []
     command = ["python3", "-m", "hams_sidecar.frontend", *_common(graph, settings), *ports, *tokens]
     container = _container(
-        FRONTEND_ROLE, settings, command, probe_token, "200m", "256Mi", FRONTEND_MEMORY_BYTES
+        FRONTEND_ROLE, settings, command, probe_token, "200m", "256Mi", _frontend_memory_bytes(graph)
     )
     container["ports"] += [
         {"name": "http", "containerPort": HTTP_PORT},
@@ -190,6 +191,14 @@ def frontend_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token:
             {"name": "tokens", "secret": {"secretName": secret, "defaultMode": SECRET_MODE}}
         )
     return _with_template(pod, json.loads(graph.data.kubernetes.frontend_template), graph)
+
+
+def _frontend_memory_bytes(graph: Graph) -> int:
+    """Open requests and kept replies of all shards, whose logs a frontend may hold; what its clients send,
+    where it is used and on the way there; and its own."""
+    spec = graph.data.frontend
+    logs = spec.shards * (spec.max_in_flight_bytes + spec.replies_kept_bytes)
+    return max(FRONTEND_MEMORY_BYTES, logs + 2 * spec.max_in_flight_bytes + FRONTEND_OWN_BYTES)
 
 
 def manager_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token: str = "") -> Json:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Protocol
 
 from hams_protocol.effects import NotServed, Replied
@@ -9,9 +10,9 @@ from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import Graph
 from hams_protocol.succession.records import Follows
 from hams_protocol.succession.successor import SuccessorGate
-from hams_sidecar import limits
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.signature import Signature
+from hams_sidecar.frontend_memory import frontend_arena_bytes
 from hams_sidecar.inference import (
     InferenceOutcome,
     InferencePort,
@@ -48,6 +49,7 @@ class Successor:
             replies.table_for(graph.data.frontend), NotReady("the shape before this one serves")
         )
         self._frontend = graph.data.frontend
+        self.question_bytes_max = frontend_arena_bytes(graph.data.frontend)
         self.signature = Signature(graph.data)
         self._takeover = takeover
 
@@ -97,8 +99,9 @@ class Successor:
 
 async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) -> None:
     """What a frontend answers its visitors, until they go. Raises VisitFailed."""
+    room = partial(_room, 0 if successor is None else successor.question_bytes_max)
     while True:
-        head, data = await visit.receive(_room, None)
+        head, data = await visit.receive(room, None)
         asked = talk.question(head)
         if isinstance(asked, talk.AskReplies) and asked.shard:
             await _tell_shard(visit, port, asked.shard)
@@ -113,11 +116,9 @@ async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) 
             raise VisitFailed(f"nothing that can be asked here now: {type(asked).__name__}")
 
 
-def _room(nbytes: int) -> memoryview:
-    if nbytes > limits.frontend_arena_bytes_max:
-        raise VisitFailed(
-            f"a question with {nbytes} bytes of payload, at most {limits.frontend_arena_bytes_max} are taken"
-        )
+def _room(nbytes_max: int, nbytes: int) -> memoryview:
+    if nbytes > nbytes_max:
+        raise VisitFailed(f"a question with {nbytes} bytes of payload, at most {nbytes_max} are taken")
     return memoryview(bytearray(nbytes))
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import yaml
 
+from hams_graph.fields import bytes_of
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import (
     FRONTEND_ROLE,
@@ -22,6 +23,7 @@ from hams_operator.plan.names import (
 )
 from hams_protocol import limits as core
 from hams_sidecar.endpoint.limits import drain_s_max as open_requests_s_max
+from hams_sidecar.frontend_memory import frontend_arena_bytes
 from hams_wire.spec import decode_spec, encode_spec
 
 from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, planned, pod_of, with_change
@@ -365,6 +367,21 @@ def test_every_container_asks_for_what_it_takes_and_ours_end_at_a_limit() -> Non
         assert ("memory" in item["resources"].get("limits", {})) is (name != "model"), name
     limits = {name: item["resources"].get("limits", {}).get("memory") for name, item in containers()}
     assert limits == {"model": None, "proxy": "4352Mi", "frontend": "1536Mi", "manager": "256Mi"}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "limit"),
+    [
+        ("{shards: 2, maxInFlightBytes: 64Mi}", "1536Mi"),
+        ("{shards: 8}", "3328Mi"),
+        ("{maxInFlightBytes: 2Gi, maxRequestBytes: 1536Mi}", "8576Mi"),
+    ],
+)
+def test_the_limit_of_a_frontend_follows_the_bounds_of_its_graph(bounds: str, limit: str) -> None:
+    text = with_change("spec:\n", f"spec:\n  frontend: {bounds}\n")
+    frontend = pod_of(text, "pair-frontend")["spec"]["containers"][0]
+    assert frontend["resources"]["limits"] == {"memory": limit}
+    assert bytes_of(limit) > frontend_arena_bytes(graph(text).data.frontend)
 
 
 def test_every_volume_in_memory_has_a_size() -> None:
