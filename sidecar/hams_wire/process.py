@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Iterable
@@ -230,6 +231,7 @@ def run(work: Callable[[Asked], Awaitable[int]], log_level: str) -> int:
     becomes one line.
     """
     logs.configure(log_level, os.environ.get(logs.VARIABLE) or "text")
+    _raise_files_limit()
     gc.freeze()
 
     async def main() -> int:
@@ -245,3 +247,15 @@ def run(work: Callable[[Asked], Awaitable[int]], log_level: str) -> int:
     except (WireError, OSError, ValueError) as error:
         log.error("%s", error)
         return 1
+
+
+def _raise_files_limit() -> None:
+    """Let this process open as many files as it may. The lower limit that it begins with is for programs that
+    use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # the kernel's own bound (fs.nr_open) is lower
+        log.warning("the limit of open files stays at %d: %s", soft, error)

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,20 @@ def test_an_instance_in_a_pod_has_a_fresh_id_at_every_start() -> None:
     )
     assert first != second
     assert first.startswith("digits-learner-x2-")
+
+
+def test_a_process_may_open_as_many_files_as_its_hard_limit_says() -> None:
+    limited = (
+        "import resource\n"
+        "from hams_wire import process\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))\n"
+        "async def work(asked):\n"
+        "    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "    return 0\n"
+        "process.run(work, 'error')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "(256, 256)"
 
 
 @pytest.mark.parametrize("level", ["loud", "", "10"])

@@ -20,6 +20,7 @@ from hams_sidecar.inference import (
 
 GRPC_CODES: dict[int, grpc.StatusCode] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     409: grpc.StatusCode.ABORTED,
     410: grpc.StatusCode.FAILED_PRECONDITION,

@@ -10,7 +10,6 @@ answer.
 """
 
 import asyncio
-import resource
 import urllib.parse
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -23,9 +22,10 @@ from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
+from hams_sidecar.endpoint.descriptors import ConnectionBounds
 from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.endpoint.rest_codec import encode_error
-from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
+from hams_sidecar.endpoint.tokens import EXPECTED, Tokens, TokensUnread
 from hams_sidecar.endpoint.upload import Server, Upload
 from hams_wire.loopback import origin_is_loopback
 
@@ -48,6 +48,7 @@ class Gate(Protocol):
     request_bytes_max: int
     held_bytes: int
     announced_bytes: int
+    connections: ConnectionBounds
     held_bytes_max: int
     bodies: Bodies
     replies: UntakenReplies
@@ -127,7 +128,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(
             high=0
         )  # uvloop writes at once what is above, and the rest a turn of the loop later
-        if len(self.connections) > _connections_max:
+        bounds = self.gate.connections
+        if len(self.connections) > bounds.http + bounds.refused:
+            transport.abort()
+            return
+        if len(self.connections) > bounds.http:
             self._refuse(503, "too many connections")
             return
         self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
@@ -305,8 +310,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.gate.own_pages_only and _of_foreign_page(self.headers):
             self._refuse(403, FOREIGN_PAGE)
             return
-        if self.gate.tokens is not None and not self.gate.tokens.admit(self._path().encode(), self.headers):
-            self._refuse(401, EXPECTED)
+        if not self._bears_token():
             return
         if len(self.pipeline) >= limits.pipelined_max:
             self._refuse(
@@ -331,6 +335,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_body = True
         if self._leaving:
             self.cycle.keep_alive = False
+
+    def _bears_token(self) -> bool:
+        """Whether the request may come in, if tokens are asked for; if not, it is refused."""
+        tokens = self.gate.tokens
+        try:
+            if tokens is None or tokens.admit(self._path().encode(), self.headers):
+                return True
+        except TokensUnread as error:
+            self._refuse(503, str(error))
+            return False
+        self._refuse(401, EXPECTED)
+        return False
 
     def _path(self) -> str:
         return urllib.parse.unquote(httptools.parse_url(self.url).path.decode("ascii"))
@@ -581,13 +597,3 @@ def _response(status: int, message: str) -> bytes:
 
 def _printable(error: Exception) -> str:
     return "".join(char for char in str(error)[:200] if char.isprintable())
-
-
-def _open_connections_max() -> int:
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        limits.connections_max if files == resource.RLIM_INFINITY else min(limits.connections_max, files // 2)
-    )
-
-
-_connections_max = _open_connections_max()

@@ -24,7 +24,7 @@ from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.answers import Refusal, refused
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, left_s
+from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, abort, left_s
 from hams_sidecar.endpoint.grpc_codec import GrpcRequest, decode_request, encode_reply
 from hams_sidecar.endpoint.grpc_scan import Scanned, without_raw
 from hams_sidecar.endpoint.json_data import run, run_through
@@ -32,7 +32,7 @@ from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.request import MODEL_VERSION, check_model, deadline_of, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import choose
 from hams_sidecar.endpoint.serving import Serving
-from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
+from hams_sidecar.endpoint.tokens import EXPECTED, Tokens, TokensUnread
 from hams_sidecar.inference import InferenceRequest
 
 SERVICE = "inference.GRPCInferenceService"
@@ -328,16 +328,22 @@ class Admission(Interceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         """The method's own handler, or one that refuses."""
-        if self._tokens.admit_call(
-            handler_call_details.method, handler_call_details.invocation_metadata or ()
-        ):
-            return await continuation(handler_call_details)
-        return grpc.stream_stream_rpc_method_handler(_refuse)
+        try:
+            admitted = self._tokens.admit_call(
+                handler_call_details.method, handler_call_details.invocation_metadata or ()
+            )
+        except TokensUnread as error:
+            return _refusing(Refusal(503, str(error), limits.retry_after_s))
+        return await continuation(handler_call_details) if admitted else _refusing(Refusal(401, EXPECTED))
 
 
-async def _refuse(requests: AsyncIterator[bytes], context: Context) -> None:
+def _refusing(refusal: Refusal) -> Handler:
     """A handler of streams, as these serve calls of every kind."""
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, EXPECTED)
+
+    async def refuse(requests: AsyncIterator[bytes], context: Context) -> None:
+        await abort(context, refusal)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def make_server(
@@ -354,7 +360,7 @@ def make_server(
             ("grpc.max_concurrent_streams", limits.grpc_streams_max),
             ("grpc.server.max_pending_requests", limits.grpc_pending_calls_max),
             ("grpc.server.max_pending_requests_hard_limit", 2 * limits.grpc_pending_calls_max),
-            ("grpc.max_allowed_incoming_connections", limits.grpc_connections_max),
+            ("grpc.max_allowed_incoming_connections", serving.connections.grpc),
             ("grpc.server_handshake_timeout_ms", int(limits.grpc_handshake_s * 1000)),
             ("grpc.max_connection_idle_ms", int(limits.grpc_idle_s * 1000)),
             ("grpc.keepalive_time_ms", int(limits.grpc_keepalive_s * 1000)),

@@ -109,7 +109,16 @@ linger_bytes_max = 16 << 20
 """At most this much is thrown away after a refusal."""
 
 connections_max = 16_384
-"""Open HTTP connections of one frontend; half the limit of open files, if that is less."""
+"""Open HTTP connections of one frontend; further ones are told (503)."""
+
+refused_connections_max = 1024
+"""Of those so many at a time: beyond them a connection is reset at once."""
+
+http_files_share = 0.375
+grpc_files_share = 0.25
+refused_files_share = 0.125
+"""Connections over HTTP, over gRPC, and those that are told that there are too many, may take these shares of
+the limit of open files, if that is less than their own bounds. A quarter is left for everything else."""
 
 backlog_connections_max = 4096
 """Connections waiting to be accepted."""
@@ -129,7 +138,7 @@ drain_s_max = 30.0
 """Then open requests get this long to finish."""
 
 grpc_connections_max = 4096
-"""Open gRPC connections of one frontend."""
+"""Open gRPC connections of one frontend; further ones are closed at once."""
 
 grpc_calls_max = 4096
 """Concurrent gRPC calls of one frontend; above it the slowest that is still sending gives way, or the new one

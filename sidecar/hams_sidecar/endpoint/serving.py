@@ -11,6 +11,7 @@ from typing import Protocol
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
 from hams_sidecar.endpoint.crowd import Bodies, IncomingBody, UntakenReplies
+from hams_sidecar.endpoint.descriptors import connection_bounds
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
@@ -75,6 +76,7 @@ class Serving:
         self.announced_bytes = 0
         """Bytes of bodies that have room in place and have not arrived."""
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
+        self.connections = connection_bounds()
         self.bodies = Bodies()
         self.replies = UntakenReplies(self.held_bytes_max)
         self.tally = RequestTally(metrics, ("http", "grpc"))

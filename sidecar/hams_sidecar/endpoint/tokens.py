@@ -5,11 +5,15 @@ Each file is one token, as Kubernetes mounts a Secret: so each client can have i
 the others. The folder is looked at again when a second has passed: a token that is added or taken away needs
 no restart. Connections that were let in stay open; their next request is asked again.
 
+A process without a file descriptor left goes on with the tokens that it read last. One that has read none yet
+does not know who may come in, and says so (503).
+
 Never: lets anybody in because the folder cannot be read, or is empty; tells by its timing how much of a token
 was right.
 """
 
 import asyncio
+import errno
 import hmac
 import logging
 from collections.abc import Iterable
@@ -43,24 +47,30 @@ def scope_of(authorization: bytes) -> str:
     return digest_of(authorization[len(_SCHEME) :].strip()).hex()[: limits.key_scope_chars]
 
 
+class TokensUnread(Exception):
+    """Ours, retryable: who may come in is not known, as no file descriptor is left to read it."""
+
+
 class Tokens:
     """`metrics`: the digest of a token that lets in to metrics only (empty: there is none)."""
 
     def __init__(self, folder: Path, metrics: bytes = b"") -> None:
         self._folder = folder
         self._metrics = metrics
-        self._known: tuple[bytes, ...] = ()
+        self._known: tuple[bytes, ...] | None = None
+        """As they were read last; None: not yet."""
         self._checked_at = -limits.tokens_check_s
 
     def admit(self, path: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether an HTTP request may come in. `path`: without query; names of headers in lower case."""
+        """Whether an HTTP request may come in. `path`: without query; names of headers in lower case. Raises
+        TokensUnread."""
         if path in UNASKED_PATHS:
             return True
         given = [value for name, value in headers if name == b"authorization"]
         return len(given) == 1 and self._bears(given[0], path == METRICS_PATH)
 
     def admit_call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Whether a gRPC call may come in."""
+        """Whether a gRPC call may come in. Raises TokensUnread."""
         if method.startswith(UNASKED_METHODS):
             return True
         given = [
@@ -93,13 +103,23 @@ class Tokens:
         if now_s - self._checked_at >= limits.tokens_check_s:
             self._checked_at = now_s
             try:
-                tokens = [
-                    path.read_bytes().strip()
-                    for path in sorted(self._folder.iterdir())
-                    if not path.name.startswith("..")
-                ]
+                self._known = self._read()
             except OSError as error:
-                log.error("tokens of clients cannot be read, so nobody is let in: %s", error)
-                tokens = []
-            self._known = tuple(digest_of(token) for token in tokens[: limits.tokens_max] if token)
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    # It tells nothing of the tokens, and a client may have brought it about.
+                    log.error("tokens of clients cannot be read, those read last count: %s", error)
+                else:
+                    log.error("tokens of clients cannot be read, so nobody is let in: %s", error)
+                    self._known = ()
+        if self._known is None:
+            raise TokensUnread("tokens of clients cannot be read at present; nothing was begun")
         return self._known
+
+    def _read(self) -> tuple[bytes, ...]:
+        """Digests of the tokens in the folder. Raises OSError."""
+        tokens = [
+            path.read_bytes().strip()
+            for path in sorted(self._folder.iterdir())
+            if not path.name.startswith("..")
+        ]
+        return tuple(digest_of(token) for token in tokens[: limits.tokens_max] if token)

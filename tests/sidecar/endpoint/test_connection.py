@@ -7,8 +7,9 @@ import pytest
 from tests.sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
 
 from hams_protocol.graph import FrontendSpec, TensorSpec
-from hams_sidecar.endpoint import connection, limits
+from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.connection import BoundedHttpProtocol
+from hams_sidecar.endpoint.descriptors import ConnectionBounds
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
 BODY = json.dumps(
@@ -491,18 +492,20 @@ async def test_F38_bodies_that_pile_up_are_bounded_together(serve, lost, arrived
     assert await is_still_served(running)
 
 
-async def test_F38_connections_are_bounded(serve, monkeypatch, lost) -> None:
-    monkeypatch.setattr(connection, "_connections_max", 2)
+async def test_F38_connections_are_bounded(serve, lost) -> None:
     running = await serve()
+    running.endpoint._serving.connections = ConnectionBounds(http=2, grpc=2, refused=1)
     first, second = await running.connect(), await running.connect()
     for raw in (first, second):
         await raw.send(LIVE)
         assert (await raw.answer())[0] == 200
     third = await running.connect()
     assert (await third.answer())[0] == 503
+    fourth = await running.connect()
+    assert await fourth.closed(), "one more that is told would be one open file more"
     await first.close()
     await third.close()
-    for _ in (first, third):
+    for _ in (first, third, fourth):
         await lost.acquire()
     assert await is_still_served(running)
 

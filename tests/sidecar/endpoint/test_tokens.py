@@ -1,7 +1,9 @@
 """An endpoint that asks for tokens: who is let in, over HTTP and gRPC, and what the others are told."""
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,36 @@ async def test_without_any_token_there_nobody_is_let_in(serve: Serve, tmp_path: 
             raw.writer.write(b"GET " + path.encode() + b" HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n")
             assert (await raw.reader.readline()).startswith(b"HTTP/1.1 401")
             raw.writer.close()
+
+
+def no_file_left(self: Tokens) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+async def test_F38_without_a_file_descriptor_the_tokens_read_last_count(
+    asking: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "tokens_check_s", 0.0)
+    assert (await ask(asking, headers=bearing("alices-token"))).status_code == 200
+    monkeypatch.setattr(Tokens, "_read", no_file_left)
+    status = {
+        name: (await ask(asking, headers=bearing(name))).status_code for name in ("alices-token", "wrong")
+    }
+    assert status == {"alices-token": 200, "wrong": 401}
+
+
+async def test_F38_who_may_come_in_is_not_known_before_the_tokens_could_be_read(
+    asking: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokens, "_read", no_file_left)
+    refused = await ask(asking, headers=bearing("alices-token"))
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
+    assert (await ask(asking, "/v2/health/live")).status_code == 200
+    async with grpc.aio.insecure_channel(asking.grpc) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await infer(channel)(REQUEST, metadata=(("authorization", "Bearer alices-token"),))
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 # ---- gRPC ----
