@@ -10,6 +10,7 @@ the endpoint has checked it.
 
 import asyncio
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -69,8 +70,9 @@ from hams_wire.peers.visits import Visit
 from hams_wire.process import Asked, Options, common_arguments, open_graph, run
 from hams_wire.tls import Certificates
 
-NO_META = Meta()
+log = logging.getLogger(__name__)
 
+NO_META = Meta()
 
 MODEL_FAILED = "the model failed on this request; its log says why"
 """What a client learns of a model's failure under `frontend.hideModelErrors`."""
@@ -432,6 +434,7 @@ class Frontend(Sidecar):
         if self._closing is None:
             draining = self._endpoint.drain(propagation_s=self._clients.propagation_s)
             self._closing = asyncio.create_task(draining)
+            self._closing.add_done_callback(_tell_failed_drain)
         closing, at_once = self._closing, self.asked.at_once
         first: set[asyncio.Future[Any]] = {closing, node.stopped}
         await asyncio.wait(first, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -491,6 +494,12 @@ async def serve(options: Options, clients: ClientOptions, asked: Asked) -> int:
     takeover = await takeover_of(coordination, options.graph_uid, FRONTEND, options.instance, certificates)
     frontend = Frontend(options, clients, graph, coordination, certificates, takeover, asked)
     return await frontend.run(clients.propagation_s + endpoint_limits.drain_s_max + clients.drain_s)
+
+
+def _tell_failed_drain(drain: asyncio.Task[None]) -> None:
+    """Nobody waits for the outcome of a drain: the instance hands over once it is done, well or not."""
+    if not drain.cancelled() and (error := drain.exception()) is not None:
+        log.error("open requests of clients may be cut off: the endpoint did not drain", exc_info=error)
 
 
 def why_not_ready(node: Node | None) -> str | None:

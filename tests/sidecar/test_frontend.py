@@ -1,6 +1,7 @@
 """The graph as the endpoint sees it, at the ends of an instance."""
 
 import asyncio
+import errno
 from collections.abc import Sequence
 
 import pytest
@@ -30,7 +31,7 @@ from hams_protocol.messages import LATE, ModelError
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.frontend import GraphPort
+from hams_sidecar.frontend import GraphPort, _tell_failed_drain
 from hams_sidecar.inference import (
     InferenceRequest,
     ModelFailure,
@@ -199,6 +200,17 @@ def test_clients_leave_room_for_what_peers_send() -> None:
     while (room := port.room(1 << 20, 64)) is not None:
         rooms.append(room)
     assert peers.allocate(3 << 20).nbytes == 3 << 20
+
+
+async def test_F38_a_drain_that_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def drain() -> None:
+        raise OSError(errno.ENETDOWN, "network is down")
+
+    failed = asyncio.create_task(drain())
+    failed.add_done_callback(_tell_failed_drain)
+    await asyncio.wait({failed})
+    assert "the endpoint did not drain" in caplog.text
+    assert "network is down" in caplog.text
 
 
 def test_a_frontend_that_is_to_end_waits_longer_than_its_successor_keeps_it() -> None:

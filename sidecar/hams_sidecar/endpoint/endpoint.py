@@ -9,6 +9,7 @@ noticed (HTTP answers say `Connection: close` meanwhile), only then the ports cl
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Generator
@@ -32,6 +33,9 @@ from hams_sidecar.metrics import Metrics
 from hams_wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
+
+_NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""What accept(2) says of this process or this machine, and not of one connection."""
 
 
 @frozen
@@ -192,18 +196,17 @@ class _HttpServer(uvicorn.Server):
         Connections that wait to be accepted are accepted first: the kernel does not give them to the other
         frontends of this port, it resets them.
         """
-        waiting: list[socket.socket] = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                waiting.append(self._listener.accept()[0])
+        waiting = _accept_waiting(self._listener)
         for server in self.servers:
             server.close()
         self._listener.close()
         loop = asyncio.get_running_loop()
         for accepted in waiting:
             accepted.setblocking(False)
-            with contextlib.suppress(OSError):  # it went away meanwhile
+            try:
                 await loop.connect_accepted_socket(self._connection, accepted)
+            except OSError:  # it went away meanwhile
+                accepted.close()
         self.config.timeout_graceful_shutdown = max(1, round(drain_s))
         self.should_exit = True
 
@@ -239,6 +242,23 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise StartFailed(f"HTTP cannot listen on {host} port {port}: {error.strerror}") from error
     return listener
+
+
+def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted, as far as there are file descriptors for them. Whatever
+    accept(2) says must not keep open requests from being finished."""
+    waiting: list[socket.socket] = []
+    for _ in range(limits.backlog_connections_max):
+        try:
+            waiting.append(listener.accept()[0])
+        except BlockingIOError:
+            break
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                log.warning("connections that wait are not served any more: %s", error)
+                break
+            # It is about one connection, which broke before it was accepted: others may wait behind it.
+    return waiting
 
 
 def _authority(host: str, port: int) -> str:

@@ -1,6 +1,8 @@
 """Starting, sharing ports, draining and stopping."""
 
 import asyncio
+import errno
+import os
 import signal
 import socket
 
@@ -59,17 +61,25 @@ async def test_a_host_that_is_unknown_is_a_clear_error() -> None:
         ).start()
 
 
-async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(serve, monkeypatch) -> None:
-    port = Gated()
-    running = await serve(port=port)
-    leaving = asyncio.Event()
+def told_when_it_has_left(running, monkeypatch) -> asyncio.Event:
+    """Set once the HTTP port is closed, or could not be."""
+    left = asyncio.Event()
     leave = running.endpoint._http.leave
 
     async def spy(drain_s: float) -> None:
-        await leave(drain_s)
-        leaving.set()
+        try:
+            await leave(drain_s)
+        finally:
+            left.set()
 
     monkeypatch.setattr(running.endpoint._http, "leave", spy)
+    return left
+
+
+async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(serve, monkeypatch) -> None:
+    port = Gated()
+    running = await serve(port=port)
+    leaving = told_when_it_has_left(running, monkeypatch)
     async with (
         httpx.AsyncClient(base_url=f"http://{running.http}") as client,
         grpc.aio.insecure_channel(running.grpc) as channel,
@@ -114,6 +124,56 @@ async def test_connections_that_wait_to_be_accepted_are_still_served(serve, monk
         await raw.send(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (await raw.answer())[0] == 200
         await raw.close()
+
+
+class Faulty:
+    """A listener whose `accept` says these errors first."""
+
+    def __init__(self, listener: socket.socket, *errors: int) -> None:
+        self._listener = listener
+        self._errors = list(errors)
+        self.close = listener.close
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self._errors:
+            number = self._errors.pop(0)
+            raise OSError(number, os.strerror(number))
+        return self._listener.accept()
+
+
+async def test_F38_a_connection_that_broke_while_it_waited_keeps_none_behind_it_waiting(
+    serve, monkeypatch
+) -> None:
+    monkeypatch.setattr(limits, "last_request_s_max", 60.0)
+    running = await serve()
+    waiting = socket.socket()
+    waiting.setblocking(False)
+    waiting.connect_ex(("127.0.0.1", running.endpoint.address.http_port))
+    http = running.endpoint._http
+    http._listener = Faulty(http._listener, errno.ECONNABORTED, errno.EPROTO)
+    await http.leave(5)
+    raw = Raw(*await asyncio.open_connection(sock=waiting))
+    await raw.send(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await raw.answer())[0] == 200
+    await raw.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_F38_a_drain_without_a_file_descriptor_finishes_what_is_open(
+    serve, monkeypatch, number: int
+) -> None:
+    port = Gated()
+    running = await serve(port=port)
+    http, left = running.endpoint._http, told_when_it_has_left(running, monkeypatch)
+    http._listener = Faulty(http._listener, *[number] * 9)
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        early = asyncio.create_task(client.post(INFER, json=ONE_ROW))
+        await port.arrived.acquire()
+        drained = asyncio.create_task(running.endpoint.drain(propagation_s=0, drain_s=60))
+        await left.wait()
+        port.go.set()
+        assert (await early).status_code == 200
+        await drained
 
 
 async def test_who_watches_health_does_not_hold_up_a_drain(serve) -> None:
