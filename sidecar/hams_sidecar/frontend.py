@@ -399,6 +399,7 @@ class Frontend(Sidecar):
         self._telling.cancel()
         if self._closing is not None:
             self._closing.cancel()
+            await asyncio.wait({self._closing})
         await self._endpoint.stop()
         await self._predecessor.close()
 

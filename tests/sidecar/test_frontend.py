@@ -31,7 +31,7 @@ from hams_protocol.messages import LATE, ModelError
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.frontend import GraphPort, _tell_failed_drain
+from hams_sidecar.frontend import Frontend, GraphPort, _tell_failed_drain
 from hams_sidecar.inference import (
     InferenceRequest,
     ModelFailure,
@@ -211,6 +211,36 @@ async def test_F38_a_drain_that_fails_is_told(caplog: pytest.LogCaptureFixture) 
     await asyncio.wait({failed})
     assert "the endpoint did not drain" in caplog.text
     assert "network is down" in caplog.text
+
+
+class Part:
+    """An endpoint or a predecessor that notes its end."""
+
+    def __init__(self, ended: list[str], name: str) -> None:
+        self._ended, self._name = ended, name
+
+    async def stop(self) -> None:
+        self._ended.append(self._name)
+
+    close = stop
+
+
+async def test_a_frontend_that_ends_during_its_drain_closes_everything_after_it() -> None:
+    ended: list[str] = []
+    frontend = Frontend.__new__(Frontend)
+
+    async def lasts(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    frontend._telling = asyncio.create_task(lasts("telling"))
+    frontend._closing = asyncio.create_task(lasts("drain"))
+    frontend._endpoint, frontend._predecessor = Part(ended, "endpoint"), Part(ended, "predecessor")
+    await asyncio.sleep(0)
+    await frontend.close()
+    assert ended == ["telling", "drain", "endpoint", "predecessor"]
 
 
 def test_a_frontend_that_is_to_end_waits_longer_than_its_successor_keeps_it() -> None:

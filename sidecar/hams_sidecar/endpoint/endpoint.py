@@ -105,14 +105,15 @@ class Endpoint:
         self, propagation_s: float = limits.propagation_s, drain_s: float = limits.drain_s_max
     ) -> None:
         """Leave in peace: refuse readiness, serve on for `propagation_s`, then close the ports and let open
-        requests finish within `drain_s`."""
+        requests finish within `drain_s`. May be cancelled, if `stop` follows."""
         self._serving.draining = True
         self._health.tell()
         await asyncio.sleep(propagation_s)
         if self._http is not None and self._http_task is not None and self._grpc is not None:
             await self._http.leave(drain_s)
             self._health.leave()
-            await asyncio.gather(self._http_task, self._grpc.stop(drain_s))
+            # Shielded: who gives this drain up stops the server next, and waits for its task.
+            await asyncio.gather(asyncio.shield(self._http_task), self._grpc.stop(drain_s))
 
     async def stop(self) -> None:
         """Cut everything off at once. Also after `drain`, and more than once."""

@@ -222,6 +222,27 @@ async def test_stop_cuts_everything_off_and_may_be_repeated(serve) -> None:
     await port.cancelled.acquire()
 
 
+@pytest.mark.parametrize("phase", ["serving on", "open requests finish"])
+async def test_a_drain_that_is_given_up_is_stopped_like_any_other_endpoint(
+    serve, monkeypatch, phase: str
+) -> None:
+    port = Gated()
+    running = await serve(port=port)
+    left = told_when_it_has_left(running, monkeypatch)
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        open_request = asyncio.create_task(client.post(INFER, json=ONE_ROW))
+        await port.arrived.acquire()
+        serves_on_s = 60.0 if phase == "serving on" else 0.0
+        drained = asyncio.create_task(running.endpoint.drain(propagation_s=serves_on_s, drain_s=60))
+        await (asyncio.sleep(0) if serves_on_s else left.wait())
+        drained.cancel()
+        await asyncio.wait({drained})
+        await running.endpoint.stop()
+        with pytest.raises(httpx.HTTPError):
+            await open_request
+    await port.cancelled.acquire()
+
+
 async def test_signals_belong_to_the_process(serve) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     await serve()
