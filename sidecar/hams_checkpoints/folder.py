@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from hams_checkpoints.partial import PARTIAL, new_partial, remove_abandoned
 from hams_protocol.frozen import frozen
 from hams_protocol.messages import StateCopy
 from hams_wire.errors import UNDECODABLE, Guilty, WireError
@@ -27,7 +28,6 @@ log = logging.getLogger("hams.checkpoints")
 
 MAGIC = b"HAMSCP1\n"
 SUFFIX = ".checkpoint"
-PARTIAL = ".partial"
 DIGEST_BYTES = 32
 
 head_bytes_max = 4 * 1024 * 1024
@@ -62,7 +62,8 @@ class CheckpointFolder:
         self.folder = Path(directory) / graph / operator
 
     def write(self, copy: StateCopy, codec: Codec, by: str, keep: int) -> Path:
-        """Write one, then remove all but the newest `keep`. Blocks. Raises OSError, NotSendable."""
+        """Remove what dead writers left, write one, then remove all but the newest `keep`. Blocks. Raises
+        OSError, NotSendable."""
         encoded = codec.encode(copy)
         head = msgspec.json.encode(
             CheckpointHead(
@@ -76,39 +77,30 @@ class CheckpointFolder:
             )
         )
         self.folder.mkdir(parents=True, exist_ok=True)
+        # First, not last: a volume may have room for `keep` files and one more, and nothing beside.
+        remove_abandoned(self.folder)
         number = max((_number(path) for path in self._files()), default=0) + 1
         target = self.folder / f"{number:012d}-{by}{SUFFIX}"
         partial = target.with_suffix(PARTIAL)
         digest = hashlib.sha256()
-        try:
-            with open(
-                os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
-            ) as stream:
-                parts: list[bytes | memoryview] = [
-                    MAGIC,
-                    len(head).to_bytes(8, "big"),
-                    head,
-                    encoded.metadata,
-                    *encoded.views,
-                ]
-                for part in parts:
-                    digest.update(part)
-                    stream.write(part)
-                stream.write(digest.digest())
-                stream.flush()
-                os.fsync(stream.fileno())
+        with new_partial(partial) as stream:
+            parts: list[bytes | memoryview] = [
+                MAGIC,
+                len(head).to_bytes(8, "big"),
+                head,
+                encoded.metadata,
+                *encoded.views,
+            ]
+            for part in parts:
+                digest.update(part)
+                stream.write(part)
+            stream.write(digest.digest())
+            stream.flush()
+            os.fsync(stream.fileno())
             partial.rename(target)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
         _sync(self.folder)
-        files = self._files()
-        for old in files[keep:]:
+        for old in self._files()[keep:]:
             old.unlink(missing_ok=True)
-        # Left by a writer that died: one that is at work has a newer number.
-        for left in self.folder.glob(f"*{PARTIAL}"):
-            if _number(left) < _number(files[min(keep, len(files)) - 1]):
-                left.unlink(missing_ok=True)
         return target
 
     def newest(self, codec: Codec) -> StateCopy | None:

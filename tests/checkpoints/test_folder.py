@@ -1,5 +1,7 @@
 """Checkpoints on disk: whole, newest first, and what is torn or changed is skipped (F32)."""
 
+import os
+
 import pytest
 
 from hams_checkpoints.folder import SUFFIX, CheckpointFolder
@@ -135,18 +137,36 @@ def test_a_disk_that_refuses_leaves_nothing_and_the_older_ones_whole(folder, mon
     assert folder.newest(CODEC) == copy(3)
 
 
-def test_what_writers_that_died_left_half_written_goes_once_it_is_older_than_all_that_is_kept(folder):
+def test_what_a_dead_writer_left_is_gone_before_the_next_file_takes_room(folder, monkeypatch):
+    """F32: a volume with room for the kept files and one more."""
     folder.write(copy(1), CODEC, "p-1", 2)
     dead = folder.folder / "000000000002-p-9.partial"
     dead.write_bytes(b"half a state")
-    at_work = folder.folder / "000000000004-p-2.partial"
-    at_work.write_bytes(b"half a state")
-    for version in (2, 3):
-        folder.write(copy(version), CODEC, "p-1", 2)
-    assert dead.exists(), "it could be at work beside what is kept"
-    folder.write(copy(4), CODEC, "p-1", 2)
-    assert not dead.exists()
-    assert at_work.exists()
+    fsync = os.fsync
+
+    def flush(handle):
+        assert not dead.exists()
+        fsync(handle)
+
+    monkeypatch.setattr("os.fsync", flush)
+    folder.write(copy(2), CODEC, "p-1", 2)
+    assert folder.newest(CODEC) == copy(2)
+
+
+def test_a_file_that_another_writer_is_at_work_on_stays_and_is_finished(folder, monkeypatch):
+    other = CheckpointFolder(str(folder.folder.parents[1]), "g", "p")
+    fsync = os.fsync
+    flushed = []
+
+    def flush(handle):
+        flushed.append(handle)
+        if len(flushed) == 1:  # the other one's file is complete, and has no name yet
+            folder.write(copy(4), CODEC, "p-1", 1)
+        fsync(handle)
+
+    monkeypatch.setattr("os.fsync", flush)
+    path = other.write(copy(3), CODEC, "p-2", 3)
+    assert [(head.version, name == path) for name, head in folder.heads()] == [(3, True), (4, False)]
 
 
 def test_states_on_disk_are_for_their_owner_alone(folder):
