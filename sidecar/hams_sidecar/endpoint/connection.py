@@ -111,6 +111,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._fields = 0
         self._framing_bytes = 0
         self._progress = False
+        self._part_ended = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stalled_bytes = 0
@@ -197,7 +198,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._take_unparsed(data)
             return
         self._idle_since = 0.0
-        self._progress = False
+        self._progress = self._part_ended = False
+        self._parse(data)
+        if self._upload is not None and self._length - self._upload.size > limits.direct_body_bytes_min:
+            self._receive_in_place(self._upload)
+        if not self._deaf:
+            self._bound_framing(len(data))
+        if self._due is not None:
+            due, self._due = self._due, None
+            self.door.serve(due)
+
+    def _parse(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -205,26 +216,31 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse(400, f"malformed HTTP: {_printable(error)}")
-        if self._upload is not None and self._length - self._upload.size > limits.direct_body_bytes_min:
-            self._receive_in_place(self._upload)
-        if self._in_head and not self._deaf:
-            self._head_bytes += len(data)
+
+    def _bound_framing(self, nbytes: int) -> None:
+        """Bound what is no body, after a read of `nbytes`."""
+        if self._in_head:
+            # The read may have begun with the end of another request, which is mostly body. Then only what
+            # the parser has told belongs to this head for certain. It keeps less than one read to itself.
+            self._head_bytes += self._told_bytes() if self._part_ended else nbytes
             if self._head_bytes > limits.head_bytes_max:
                 self._refuse(
                     431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes"
                 )
             elif self._head_timer is None:
                 self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
-        elif self._in_body and not self._deaf:
-            self._framing_bytes = 0 if self._progress else self._framing_bytes + len(data)
+        elif self._in_body:
+            # A read in which the head ended was not framing alone, either.
+            self._framing_bytes = 0 if self._progress or self._part_ended else self._framing_bytes + nbytes
             if self._framing_bytes > limits.head_bytes_max:
                 self._refuse(
                     431,
                     f"expected chunk extensions and trailers of at most {limits.head_bytes_max} bytes",
                 )
-        if self._due is not None:
-            due, self._due = self._due, None
-            self.door.serve(due)
+
+    def _told_bytes(self) -> int:
+        """What the parser has told of the head so far."""
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _receive_in_place(self, upload: Upload) -> None:
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins
@@ -297,6 +313,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._in_head = False
+        self._part_ended = True
         self._head_bytes = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
@@ -400,6 +417,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _message_complete(self) -> None:
         self._in_body = False
+        self._part_ended = True
         super().on_message_complete()
         if self._upload is not None:
             self._upload.finish()

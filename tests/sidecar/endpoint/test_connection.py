@@ -190,15 +190,21 @@ async def test_a_malformed_request_is_refused_after_all_before_it_are_answered(s
     assert await raw.closed()
 
 
-async def test_nothing_is_read_while_requests_wait_for_their_turn(serve, monkeypatch) -> None:
-    """What a client that reads nothing has sent ahead stays in its own sockets."""
-    made: list[BoundedHttpProtocol] = []
+@pytest.fixture
+def made(monkeypatch) -> list[BoundedHttpProtocol]:
+    """The server's ends of the connections that clients have made."""
+    result: list[BoundedHttpProtocol] = []
     original = BoundedHttpProtocol.connection_made
     monkeypatch.setattr(
         BoundedHttpProtocol,
         "connection_made",
-        lambda self, transport: (made.append(self), original(self, transport))[1],
+        lambda self, transport: (result.append(self), original(self, transport))[1],
     )
+    return result
+
+
+async def test_nothing_is_read_while_requests_wait_for_their_turn(serve, made) -> None:
+    """What a client that reads nothing has sent ahead stays in its own sockets."""
     port, gate = held_up()
     running = await serve(SMALL, port)
     raw = await running.connect()
@@ -213,6 +219,46 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(serve, monkeyp
     gate.set()
     assert [(await raw.answer())[0] for _ in range(14)] == [200] * 14
     assert await is_still_served(running)
+
+
+@pytest.mark.parametrize("at", [1, 40, len(HEAD), len(HEAD) + 20])
+async def test_a_head_that_begins_behind_a_body_is_not_charged_for_it(serve, made, at: int) -> None:
+    """Which bytes come in one read is decided here, not by the kernel."""
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(LIVE)
+    assert (await raw.answer())[0] == 200
+    spaces = b" " * 2 * limits.head_bytes_max
+    first = HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) + len(spaces)) + BODY + spaces
+    made[0].data_received(first + GOOD[:at])
+    made[0].data_received(GOOD[at:])
+    assert [(await raw.answer())[0] for _ in range(2)] == [200, 200]
+    assert await is_still_served(running)
+
+
+async def test_a_body_is_not_charged_for_the_requests_before_it(serve, made) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(LIVE)
+    assert (await raw.answer())[0] == 200
+    before = LIVE[:-2] + b"a: " + b"x" * (limits.head_bytes_max // 2) + b"\r\n\r\n"
+    made[0].data_received(before * 3 + HEAD + b"transfer-encoding: chunked\r\n\r\n")
+    made[0].data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+    assert [(await raw.answer())[0] for _ in range(4)] == [200] * 4
+    assert await is_still_served(running)
+
+
+async def test_F36_an_endless_head_behind_a_body_is_refused(serve, made) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(LIVE)
+    assert (await raw.answer())[0] == 200
+    made[0].data_received(GOOD + HEAD + b"a: ")
+    piece = b"x" * (limits.head_bytes_max // 2)
+    for _ in range(2):
+        made[0].data_received(piece)
+    assert [(await raw.answer())[0] for _ in range(2)] == [200, 431]
+    assert await raw.closed()
 
 
 async def test_who_asks_first_is_told_to_go_on(serve) -> None:
