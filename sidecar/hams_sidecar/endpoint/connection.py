@@ -34,6 +34,9 @@ FOREIGN_PAGE = (
 )
 
 
+_HEAD_OF_CHUNKS = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
 def _of_foreign_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a browser sends this for a page that is not of this machine. It says so with each POST, and
     with whatever crosses origins."""
@@ -106,6 +109,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._length = 0
+        self._chunked = False
         self._unparsed_bytes = 0
         self._head_bytes = 0
         self._fields = 0
@@ -320,7 +324,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_timer = None
         self._framing_bytes = 0
         head = read_head(self.parser.get_http_version(), self.headers)
-        self._length = head.length
+        self._length, self._chunked = head.length, head.chunked
         if head.status:
             self._refuse(head.status, head.message)
             return
@@ -411,7 +415,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upload.add(body)
 
     def on_message_complete(self) -> None:
-        if self._deaf or (self._length and self.parser.should_upgrade()):
+        if self._deaf or (self.parser.should_upgrade() and (self._length or self._chunked)):
             return
         self._message_complete()
 
@@ -537,22 +541,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _ignore_upgrade(self, rest: bytes) -> None:
         """RFC 9110, 7.8: a server may ignore an upgrade (Java's client offers HTTP/2 with its first request).
 
-        The request is answered over HTTP/1.1, as the last one of its connection. The parser has stopped
-        behind its head, so its body is counted here.
+        The request is answered over HTTP/1.1, as the last one of its connection: whatever stands behind it is
+        thrown away, so nobody can take it for a request. The parser has stopped behind the head. A body with
+        a length is counted here; chunks are read by a parser that begins anew.
         """
+        if self._deaf:
+            return
         if not self._runs():
             self.transport.close()
             return
         self.cycle.keep_alive = False
-        self._unparsed_bytes = self._length
-        self._take_unparsed(rest)
+        if self._chunked:
+            self.parser = httptools.HttpRequestParser(_LastBody(self))
+            self._parse(_HEAD_OF_CHUNKS + rest)
+        else:
+            self._unparsed_bytes = self._length
+            self._take_unparsed(rest)
 
     def _take_unparsed(self, data: bytes) -> None:
         body = data[: self._unparsed_bytes]
         self._unparsed_bytes -= len(body)
         if body:
             self.on_body(body)
-        if not self._unparsed_bytes and not self._deaf:
+        if not self._unparsed_bytes:
+            self.last_body_complete()
+
+    def last_body_complete(self) -> None:
+        """The body of a request that asked for an upgrade is complete: nothing more is read."""
+        if not self._deaf:
             if self._in_body:
                 self._message_complete()
             self._deaf = True
@@ -563,6 +579,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle
         )  # None before the first request, whatever uvicorn's types say
         return cycle is not None and not cycle.response_complete
+
+
+class _LastBody:
+    """What a parser tells of the chunks behind a head that another parser has read; its own head is
+    `_HEAD_OF_CHUNKS`, and nobody is told of that."""
+
+    def __init__(self, connection: BoundedHttpProtocol) -> None:
+        self.on_body = connection.on_body
+        self.on_header = connection.on_header  # trailers are counted as fields, and ignored
+        self.on_message_complete = connection.last_body_complete
 
 
 class BodyReceiver(asyncio.BufferedProtocol):

@@ -29,10 +29,11 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 
 @frozen
 class RequestHead:
-    """What the fields say of the body; or the `status` and `message` of a refusal (`status` 0: the head is in
-    order)."""
+    """What the fields say of the body: it is `chunked`, or has this `length`. Or the `status` and `message`
+    of a refusal (`status` 0: the head is in order)."""
 
     length: int = 0
+    chunked: bool = False
     status: int = 0
     message: str = ""
 
@@ -60,4 +61,4 @@ def read_head(version: str, fields: Sequence[tuple[bytes, bytes]]) -> RequestHea
     if coding is not None and coding.strip().lower() != b"chunked":
         return RequestHead(status=501, message="expected no transfer coding but chunked")
     length = headers.get(b"content-length")
-    return RequestHead(length=0 if length is None else int(length))
+    return RequestHead(length=0 if length is None else int(length), chunked=coding is not None)

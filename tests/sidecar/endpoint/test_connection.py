@@ -288,6 +288,77 @@ async def test_an_upgrade_is_ignored(serve) -> None:
     assert await raw.closed()
 
 
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\n"
+CHUNKED_UPGRADE = HEAD + UPGRADE + b"transfer-encoding: chunked\r\n\r\n"
+HALF = len(BODY) // 2
+CHUNKS = b"%x\r\n%b\r\n%x;a=b\r\n%b\r\n0\r\n" % (HALF, BODY[:HALF], len(BODY) - HALF, BODY[HALF:])
+
+
+@pytest.mark.parametrize("at", [0, 1, 40, len(CHUNKS) - 3, len(CHUNKS) + 2])
+@pytest.mark.parametrize("end", [b"\r\n", b"idempotency-key: late\r\n\r\n"])
+async def test_an_upgrade_is_ignored_before_chunks_too(serve, made, at: int, end: bytes) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(LIVE)
+    assert (await raw.answer())[0] == 200
+    made[0].data_received(CHUNKED_UPGRADE + (CHUNKS + end)[:at])
+    made[0].data_received((CHUNKS + end)[at:])
+    status, headers, _ = await raw.answer()
+    assert status == 200
+    assert headers["connection"] == "close"
+    assert await raw.closed()
+    assert [request.idempotency_key for request in running.port.requests] == [None]
+    assert await is_still_served(running)
+
+
+@pytest.mark.parametrize("behind", [GOOD, CHUNKED_UPGRADE + CHUNKS + b"\r\n", LIVE, b"\x00garbage\r\n\r\n"])
+@pytest.mark.parametrize(
+    "body", [b"transfer-encoding: chunked\r\n\r\n" + CHUNKS + b"\r\n", GOOD[len(HEAD) :]]
+)
+async def test_F36_what_stands_behind_a_request_that_asks_for_an_upgrade_is_no_request(
+    serve, body: bytes, behind: bytes
+) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(GOOD + HEAD + UPGRADE + body + behind)
+    assert [(await raw.answer())[0] for _ in range(2)] == [200, 200]
+    assert await raw.closed()
+    assert len(running.port.requests) == 2
+    assert await is_still_served(running)
+
+
+@pytest.mark.parametrize(
+    ("status", "chunks"),
+    [
+        (400, b"nothex\r\n"),
+        (400, CHUNKS[:20] + b"\x00" * 40 + GOOD),
+        (413, b"%x\r\n" % (2 << 20) + bytes(2 << 20)),
+        (431, b"1;" + b"x" * 300_000),
+        (431, b"0\r\n" + b"a: b\r\n" * 300 + b"\r\n"),
+    ],
+)
+async def test_F36_chunks_behind_an_upgrade_are_bounded_as_others_are(serve, status, chunks: bytes) -> None:
+    running = await serve(SMALL)
+    raw = await running.connect()
+    await raw.send(CHUNKED_UPGRADE)
+    sending = asyncio.create_task(raw.send(chunks))
+    assert (await raw.answer())[0] == status
+    await sending
+    raw.writer.write_eof()
+    assert await raw.closed()
+    assert running.port.requests == []
+    assert await is_still_served(running)
+
+
+async def test_F36_a_head_that_is_refused_is_refused_whether_it_asks_for_an_upgrade_or_not(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(GOOD + CHUNKED_UPGRADE.replace(b"host: x", b"host: a b") + CHUNKS + b"\r\n")
+    assert [(await raw.answer())[0] for _ in range(2)] == [200, 400]
+    assert await raw.closed()
+    assert len(running.port.requests) == 1
+
+
 @pytest.mark.parametrize(
     "head",
     [
