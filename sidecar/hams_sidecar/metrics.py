@@ -103,8 +103,12 @@ class Metrics:
         self.registry.register(_Watch(self.name(name), what, read, labels))
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
-        """Text exposition for an `Accept` header: body and content type (OpenMetrics for who asks for it)."""
-        encode, content_type = choose_encoder(accept)
+        """Text exposition for an `Accept` header: body and content type. OpenMetrics for those that ask for
+        it, in a version that is one."""
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # it compares the parts of a version with numbers, whatever a client has sent
+            encode, content_type = choose_encoder("")
         return encode(self.registry), content_type
 
     def _histogram(self, name: str, what: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:

@@ -48,3 +48,18 @@ def test_a_process_shows_itself_and_openmetrics_is_offered() -> None:
     body, content_type = metrics.render("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=abc",
+        "application/openmetrics-text; version=1.0.x, */*",
+        "application/openmetrics-text; version=" + "9" * 5000,
+        "text/plain; version=x",
+        "text/plain; version=1.0.x; escaping=values",
+    ],
+)
+def test_whoever_asks_for_a_version_that_is_none_gets_text(accept: str) -> None:
+    metrics = Metrics("proxy", process=False)
+    assert metrics.render(accept) == metrics.render()
