@@ -19,6 +19,7 @@ class Clients:
         self._one_reply()
         self._one_request_per_key()
         self._every_reply()
+        self._conflicts()
         self._returned()
         if not tables.calls:
             self.findings.skip("I1 and I7, what clients sent", "the history has no call lines")
@@ -113,10 +114,7 @@ class Clients:
             if call.key is not None:
                 calls.setdefault((call.client, call.key), (position, call))
         seen: dict[str, tuple[int, RetLine]] = {}
-        served: dict[tuple[str, str | None], tuple[int, RetLine]] = {}
         for position, ret in self.tables.rets:
-            if ret.key is not None:
-                self._conflict(position, ret, calls.get((ret.client, ret.key)), served)
             if ret.status != "ok" or ret.key is None:
                 continue
             key = ret.key
@@ -140,27 +138,21 @@ class Clients:
                     position,
                 )
 
-    def _conflict(
-        self,
-        position: int,
-        ret: RetLine,
-        call: tuple[int, CallLine] | None,
-        served: dict[tuple[str, str | None], tuple[int, RetLine]],
-    ) -> None:
-        """A key and payload that were served conflict with nothing."""
-        assert ret.key is not None
-        if call is None or call[1].digest is None or ret.status not in ("ok", "conflict"):
-            return
-        before, first = served.setdefault((ret.key, call[1].digest), (position, ret))
-        requests = self._keys.get(ret.key, [])
-        if first.status != ret.status and not (len(requests) > 1 and self._lost(requests)):
-            self.findings.violation(
-                "I2",
-                f"key {ret.key} with payload {call[1].digest}: {first.client} got {first.status}, "
-                f"{ret.client} got {ret.status}",
-                before,
-                position,
-            )
+    def _conflicts(self) -> None:
+        """A conflict says that a key came with another payload: then it did."""
+        payloads: dict[str, set[str | None]] = {}
+        for _, call in self.tables.calls:
+            if call.key is not None:
+                payloads.setdefault(call.key, set()).add(call.digest)
+        for position, ret in self.tables.rets:
+            sent = payloads.get(ret.key or "", set())
+            if ret.status == "conflict" and len(sent) == 1 and None not in sent:
+                self.findings.violation(
+                    "I2",
+                    f"{ret.client} got conflict for key {ret.key}, under which nothing but payload "
+                    f"{next(iter(sent))} was ever sent",
+                    position,
+                )
 
     def _logged_payload(
         self, position: int, ret: RetLine, requests: list[str], call: tuple[int, CallLine] | None

@@ -98,7 +98,7 @@ def test_a_complete_request_without_a_reply() -> None:
     assert verdict([*SINK, reply("0/0", "v"), done()]).ok
 
 
-def test_a_key_that_was_served_is_no_conflict() -> None:
+def test_a_key_with_one_payload_is_no_conflict() -> None:
     calls = [CallLine(client=name, key="k", digest="d") for name in ("c1", "c2")]
     lines = [*calls, log("0/0", "k", "d"), *SINK[2:], reply("0/0", "v", digest="r"), ret("c1", "k", "r")]
     holds(ONE, *lines, ret("c2", "k", "r"))
