@@ -118,6 +118,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._part_ended = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._answered_body_timer: asyncio.TimerHandle | None = None
         self._stalled_bytes = 0
         self._leaving = False
         self._deaf = False
@@ -147,7 +148,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
-        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+        for timer in (
+            self._head_timer,
+            self._stall_timer,
+            self._answered_body_timer,
+            self._linger_timer,
+        ):
             if timer is not None:
                 timer.cancel()
         if self.serving is not None:
@@ -422,6 +428,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _message_complete(self) -> None:
         self._in_body = False
         self._part_ended = True
+        if self._answered_body_timer is not None:
+            self._answered_body_timer.cancel()
+            self._answered_body_timer = None
         super().on_message_complete()
         if self._upload is not None:
             self._upload.finish()
@@ -443,6 +452,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(*waiting)
             return
         self.flow.resume_reading()
+        if self._in_body:
+            # Nobody waits for this body any more, and as long as it comes the connection is not idle.
+            self._answered_body_timer = self.loop.call_later(limits.answered_body_s_max, self.transport.close)
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(

@@ -101,6 +101,11 @@ body_unhurried_s = 1.0
 """Where bodies together have no room left, the slowest of those that have been arriving for longer than this
 gives way (429)."""
 
+answered_body_s_max = 20.0
+"""What is left of a body whose request is answered already has this long to come; then its connection
+closes. A client that reads only after it has sent everything still gets the answer and keeps its
+connection."""
+
 linger_s_max = 2.0
 """After a refusal the rest of the request is thrown away for this long, so that the client sees the refusal
 and not a reset connection."""

@@ -558,6 +558,37 @@ async def test_F38_a_body_that_does_not_come_is_a_408(serve) -> None:
     assert await raw.closed()
 
 
+NO_SUCH = HEAD.replace(b"digits", b"other")
+
+
+@pytest.mark.parametrize(
+    "framing", [b"transfer-encoding: chunked\r\n\r\n", b"content-length: 900000\r\n\r\n"]
+)
+async def test_F38_a_body_that_goes_on_after_its_answer_is_cut_off(serve, made, monkeypatch, framing) -> None:
+    monkeypatch.setattr(limits, "answered_body_s_max", 0.05)
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(NO_SUCH + framing + b"1\r\nx\r\n")
+    status, headers, _ = await raw.answer()
+    assert status == 404
+    assert "connection" not in headers
+    assert made[0]._answered_body_timer is not None
+    assert await raw.closed()
+    assert await is_still_served(running)
+
+
+async def test_a_body_that_ends_after_its_answer_leaves_the_connection_open(serve, made) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(NO_SUCH + b"transfer-encoding: chunked\r\n\r\n")
+    assert (await raw.answer())[0] == 404
+    timer = made[0]._answered_body_timer
+    await raw.send(CHUNKS + b"\r\n" + GOOD)
+    assert (await raw.answer())[0] == 200
+    assert timer.cancelled()
+    assert made[0]._answered_body_timer is None
+
+
 async def test_F38_a_client_that_never_reads_is_cut_off(serve, monkeypatch, lost) -> None:
     monkeypatch.setattr(limits, "write_stall_s_max", 0.05)
     large = Reply((Tensor("pixels", "FP32", (1 << 20, 4), bytes(16 << 20)),))
