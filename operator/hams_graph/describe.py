@@ -74,7 +74,8 @@ def describe(graph: Graph) -> Description:
         + warmed_memory_bytes
         + proxy_memory_bytes * instances
     )
-    held = (data.frontend.max_in_flight_bytes + data.frontend.replies_kept_bytes) * data.frontend.shards
+    # Replies to calls with a key and without one are kept apart.
+    held = (data.frontend.max_in_flight_bytes + 2 * data.frontend.replies_kept_bytes) * data.frontend.shards
     return Description(
         name=data.name,
         mode=data.mode.value,

@@ -397,7 +397,8 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             f"({quantity(frontend.max_in_flight_bytes)}): "
             "a request of that size would never be taken",
         )
-    held_bytes = (frontend.max_in_flight_bytes + frontend.replies_kept_bytes) * frontend.shards
+    # Replies to calls with a key and without one are kept apart.
+    held_bytes = (frontend.max_in_flight_bytes + 2 * frontend.replies_kept_bytes) * frontend.shards
     if held_bytes > rs.frontend_held_bytes_max:
         notes.say(
             ("spec", "frontend", "maxInFlightBytes"),

@@ -5,6 +5,9 @@ is removed; the kernel releases the lock of a writer that dies. So a partial fil
 belongs to nobody, and goes before the next write: it may take the room that this write needs. Where a file
 system has no locks, age decides.
 
+Writers of versions before 2026-11-27 hold no lock: beside one of this version they may lose a partial file,
+as over NFS (below).
+
 Invariant: a file whose lock another writer holds is never removed. Whoever removes or renames a partial file
 holds its lock, so a name cannot come to stand for another file in between. Some file systems keep locks on
 each machine only (NFS with `local_lock`). There a writer on another machine may lose its partial file: its
@@ -72,9 +75,14 @@ def _open_locked(path: Path) -> int:
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # over NFS only a writable file can be locked
     try:
-        abandoned = _lock(handle) or time.time() - os.fstat(handle).st_mtime > abandoned_s_min
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # over NFS only a writable file can be locked
+    except PermissionError:  # another user's; that it may be removed, the folder says
+        if _is_old(path.stat()):
+            path.unlink()
+        return
+    try:
+        abandoned = _lock(handle) or _is_old(os.fstat(handle))
         if abandoned and _names(path, handle):
             path.unlink()
     except BlockingIOError:
@@ -92,6 +100,11 @@ def _lock(handle: int) -> bool:
             return False
         raise
     return True
+
+
+def _is_old(stat: os.stat_result) -> bool:
+    """Whether nothing was written for so long that nobody writes there any more."""
+    return time.time() - stat.st_mtime > abandoned_s_min
 
 
 def _names(path: Path, handle: int) -> bool:

@@ -34,7 +34,7 @@ from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.endpoint import limits as endpoint_limits
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.tokens import Tokens
-from hams_sidecar.frontend_memory import frontend_arena_bytes
+from hams_sidecar.frontend_memory import frontend_memory
 from hams_sidecar.inference import (
     Conflict,
     Done,
@@ -349,8 +349,8 @@ class Frontend(Sidecar):
         super().__init__(options, graph, coordination, certificates, asked)
         access, uid = options.access, options.graph_uid
         self._clients = clients
-        nbytes = frontend_arena_bytes(graph.data.frontend)
-        self.memory = Arena(nbytes, reserve_nbytes=nbytes // limits.frontend_arena_reserve_parts)
+        room = frontend_memory(graph.data.frontend)
+        self.memory = Arena(room.nbytes, reserve_nbytes=room.reserve_nbytes)
         self._port = port = GraphPort(graph, self.memory)
         self._metrics = Metrics("frontend")
         self._metrics.watch(

@@ -12,8 +12,8 @@ frontend_arena_bytes_min = 1 << 30
 """Memory for payloads of one frontend: enough for the defaults of a graph. It is sparse as well."""
 
 frontend_arena_reserve_parts = 4
-"""One part of so many of a frontend's memory is for what peers send (entries of logs, replies): clients
-cannot take it."""
+"""One part of so many of a frontend's memory, kept replies aside, is for what peers send (entries of logs,
+replies): clients cannot take it."""
 
 sink_output_bytes_max = frontend_arena_bytes_min // frontend_arena_reserve_parts
 """Outputs of one unit that frontends get: what one has no room for would be sent to it again for ever, so it

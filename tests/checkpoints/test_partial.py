@@ -120,3 +120,17 @@ def test_a_file_that_cannot_be_opened_is_left_and_named(path, caplog):
     remove_abandoned(path.parent)
     assert path.exists()
     assert str(path) in caplog.text
+
+
+def test_age_decides_over_a_file_of_another_user(path, monkeypatch):
+    path.touch()
+
+    def denied(*_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", denied)
+    remove_abandoned(path.parent)
+    assert path.exists()
+    os.utime(path, (0, 0))
+    remove_abandoned(path.parent)
+    assert not path.exists()

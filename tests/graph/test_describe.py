@@ -45,7 +45,7 @@ def test_roles_processes_and_memory_are_counted() -> None:
     ]
     assert description.processes == 2 * 7 + 1 + 1 + 4, "supervisor, etcd and two warmed ones among them"
     assert description.memory_bytes == (105 + 67 + 7 * 71 + 40 + 50 + 105) << 20
-    assert description.memory_bytes_max - description.memory_bytes == (256 + 64) * (1 << 20) * 2
+    assert description.memory_bytes_max - description.memory_bytes == (256 + 2 * 64) * (1 << 20) * 2
     assert description.inputs[1] == "y INT64 [] optional"
     assert description.outputs == ("out from c.x, else a.x",)
 

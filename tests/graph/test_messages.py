@@ -266,7 +266,7 @@ FIELDS = [
     (
         put("frontend", {"shards": 64, "maxInFlightBytes": "32Gi"}),
         "spec.frontend.maxInFlightBytes: with repliesKeptBytes, of 64 shards, each frontend may hold "
-        "2052Gi: expected at most 1Ti",
+        "2056Gi: expected at most 1Ti",
     ),
     (put("managers.replicas", 0), "spec.managers.replicas: must be from 1 to 9, found 0"),
     (

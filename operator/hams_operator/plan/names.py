@@ -78,6 +78,8 @@ PROXY_MEMORY_BYTES = 256 << 20
 FRONTEND_MEMORY_BYTES = 1536 << 20
 """Of one whose bounds are the default ones, and at least: `FRONTEND_OWN_BYTES`, 1 GiB of requests and replies
 in shared memory, and 256 MiB on their way from clients (`maxInFlightBytes`)."""
+FRONTEND_REPLY_BYTES = 256 << 20
+"""The largest reply, for which there is always room."""
 FRONTEND_OWN_BYTES = 256 << 20
 """100 MiB resident after 100,000 requests, and what is on its way to clients."""
 MANAGER_MEMORY_BYTES = 256 << 20

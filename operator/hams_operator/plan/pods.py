@@ -24,6 +24,7 @@ from hams_operator.plan.names import (
     FRONTEND_DRAIN_S,
     FRONTEND_MEMORY_BYTES,
     FRONTEND_OWN_BYTES,
+    FRONTEND_REPLY_BYTES,
     FRONTEND_ROLE,
     GRACE_S,
     GRAPH,
@@ -194,11 +195,12 @@ def frontend_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token:
 
 
 def _frontend_memory_bytes(graph: Graph) -> int:
-    """Open requests and kept replies of all shards, whose logs a frontend may hold; what its clients send,
-    where it is used and on the way there; and its own."""
+    """Kept replies (with a key and without one) and open requests of all shards, whose logs a frontend may
+    hold; what its clients send, where it is used and on the way there; and its own."""
     spec = graph.data.frontend
-    logs = spec.shards * (spec.max_in_flight_bytes + spec.replies_kept_bytes)
-    return max(FRONTEND_MEMORY_BYTES, logs + 2 * spec.max_in_flight_bytes + FRONTEND_OWN_BYTES)
+    replies = 2 * spec.shards * spec.replies_kept_bytes
+    requests = max(spec.shards * spec.max_in_flight_bytes, FRONTEND_REPLY_BYTES)
+    return max(FRONTEND_MEMORY_BYTES, replies + requests + 2 * spec.max_in_flight_bytes + FRONTEND_OWN_BYTES)
 
 
 def manager_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token: str = "") -> Json:

@@ -51,6 +51,7 @@ class Gate(Protocol):
     request_bytes_max: int
     held_bytes: int
     announced_bytes: int
+    head_bytes: int
     connections: ConnectionBounds
     held_bytes_max: int
     bodies: Bodies
@@ -156,6 +157,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         ):
             if timer is not None:
                 timer.cancel()
+        self._forget_head()
         if self.serving is not None:
             self.serving.cancel()
         for upload in tuple(self._uploads):
@@ -232,11 +234,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head:
             # The read may have begun with the end of another request, which is mostly body. Then only what
             # the parser has told belongs to this head for certain. It keeps less than one read to itself.
-            self._head_bytes += self._told_bytes() if self._part_ended else nbytes
+            came = self._told_bytes() if self._part_ended else nbytes
+            self._head_bytes += came
+            self.gate.head_bytes += came
             if self._head_bytes > limits.head_bytes_max:
                 self._refuse(
                     431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes"
                 )
+            elif self.gate.head_bytes > limits.heads_bytes_max:
+                self._refuse(503, "too many heads of requests are unfinished; nothing was begun")
             elif self._head_timer is None:
                 self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
         elif self._in_body:
@@ -247,6 +253,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                     431,
                     f"expected chunk extensions and trailers of at most {limits.head_bytes_max} bytes",
                 )
+
+    def _forget_head(self) -> None:
+        """No unfinished head is held any more."""
+        self.gate.head_bytes -= self._head_bytes
+        self._head_bytes = 0
 
     def _told_bytes(self) -> int:
         """What the parser has told of the head so far."""
@@ -324,7 +335,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self._in_head = False
         self._part_ended = True
-        self._head_bytes = 0
+        self._forget_head()
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -524,6 +535,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error, in turn, and take nothing more from this connection."""
         self._deaf = True
+        self._forget_head()
         answer = _response(status, message)
         own_runs = self._in_body and not self.pipeline
         if own_runs:
@@ -565,6 +577,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         if self._chunked:
             self.parser = httptools.HttpRequestParser(_LastBody(self))
+            self._fields -= 1  # for the field of the head below
             self._parse(_HEAD_OF_CHUNKS + rest)
         else:
             self._unparsed_bytes = self._length

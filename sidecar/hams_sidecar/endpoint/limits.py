@@ -87,6 +87,10 @@ head_bytes_max = 64 << 10
 """Request line and headers of one HTTP request, as far as they came in pieces; and what comes between two
 pieces of a body, or behind the last (extensions of chunks, trailers)."""
 
+heads_bytes_max = 64 << 20
+"""All unfinished heads of one frontend together: they need no token, and a thousand connections may have
+begun one. A head that comes in one piece does not count."""
+
 head_s_max = 20.0
 """A connection has this long to send its first request, and the rest of any head it has begun."""
 

@@ -12,7 +12,7 @@ from hams_protocol.succession.records import Follows
 from hams_protocol.succession.successor import SuccessorGate
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.signature import Signature
-from hams_sidecar.frontend_memory import frontend_arena_bytes
+from hams_sidecar.frontend_memory import frontend_memory
 from hams_sidecar.inference import (
     InferenceOutcome,
     InferencePort,
@@ -49,7 +49,7 @@ class Successor:
             replies.table_for(graph.data.frontend), NotReady("the shape before this one serves")
         )
         self._frontend = graph.data.frontend
-        self.question_bytes_max = frontend_arena_bytes(graph.data.frontend)
+        self.question_bytes_max = frontend_memory(graph.data.frontend).nbytes
         self.signature = Signature(graph.data)
         self._takeover = takeover
 

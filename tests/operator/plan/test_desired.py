@@ -23,7 +23,7 @@ from hams_operator.plan.names import (
 )
 from hams_protocol import limits as core
 from hams_sidecar.endpoint.limits import drain_s_max as open_requests_s_max
-from hams_sidecar.frontend_memory import frontend_arena_bytes
+from hams_sidecar.frontend_memory import frontend_memory
 from hams_wire.spec import decode_spec, encode_spec
 
 from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, planned, pod_of, with_change
@@ -373,15 +373,15 @@ def test_every_container_asks_for_what_it_takes_and_ours_end_at_a_limit() -> Non
     ("bounds", "limit"),
     [
         ("{shards: 2, maxInFlightBytes: 64Mi}", "1536Mi"),
-        ("{shards: 8}", "3328Mi"),
-        ("{maxInFlightBytes: 2Gi, maxRequestBytes: 1536Mi}", "8576Mi"),
+        ("{shards: 8}", "3840Mi"),
+        ("{maxInFlightBytes: 2Gi, maxRequestBytes: 1536Mi}", "8704Mi"),
     ],
 )
 def test_the_limit_of_a_frontend_follows_the_bounds_of_its_graph(bounds: str, limit: str) -> None:
     text = with_change("spec:\n", f"spec:\n  frontend: {bounds}\n")
     frontend = pod_of(text, "pair-frontend")["spec"]["containers"][0]
     assert frontend["resources"]["limits"] == {"memory": limit}
-    assert bytes_of(limit) > frontend_arena_bytes(graph(text).data.frontend)
+    assert bytes_of(limit) > frontend_memory(graph(text).data.frontend).nbytes
 
 
 def test_every_volume_in_memory_has_a_size() -> None:

@@ -94,6 +94,12 @@ def arrived(monkeypatch) -> asyncio.Semaphore:
     return after_each_call(monkeypatch, (Upload, "add"), (Upload, "filled"))
 
 
+@pytest.fixture
+def heads(monkeypatch) -> asyncio.Semaphore:
+    """Released whenever a piece of a head may have arrived."""
+    return after_each_call(monkeypatch, (BoundedHttpProtocol, "data_received"))
+
+
 def after_each_call(monkeypatch, *methods: tuple[type, str]) -> asyncio.Semaphore:
     called = asyncio.Semaphore(0)
 

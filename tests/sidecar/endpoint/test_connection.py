@@ -495,6 +495,37 @@ async def test_F36_rooms_that_bodies_take_are_bounded_together_before_they_are_f
     assert await is_still_served_large(running)
 
 
+async def test_F36_heads_that_are_not_finished_are_bounded_together(serve, heads, lost, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "heads_bytes_max", 40_000)
+    running = await serve()
+    serving = running.endpoint._serving
+    raws = [await running.connect() for _ in range(3)]
+    for number, raw in enumerate(raws[:2], 1):
+        await raw.send(HEAD + b"x-long: " + b"a" * 19_000)
+        while serving.head_bytes < number * 19_000:
+            await heads.acquire()
+    await raws[2].send(HEAD + b"x-long: " + b"a" * 19_000)
+    status, _, body = await raws[2].answer()
+    assert status == 503
+    assert "unfinished" in json.loads(body)["error"]
+    assert await is_still_served(running), "a head in one piece is served meanwhile"
+    for raw in raws:
+        await raw.close()
+    while serving.head_bytes:
+        await lost.acquire()
+
+
+@pytest.mark.parametrize("upgrade", [b"", UPGRADE])
+async def test_as_many_fields_as_are_allowed_come_in_with_an_upgrade_too(serve, upgrade: bytes) -> None:
+    running = await serve()
+    raw = await running.connect()
+    head = HEAD + upgrade + b"transfer-encoding: chunked\r\n"
+    more = limits.headers_max - head.count(b"\r\n") + 1
+    await raw.send(head + b"".join(b"a%d: b\r\n" % number for number in range(more)) + b"\r\n")
+    await raw.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+    assert (await raw.answer())[0] == 200
+
+
 async def is_still_served_large(running) -> bool:
     """A body that takes room is served, and nothing is held or announced then."""
     raw = await running.connect()
