@@ -246,6 +246,21 @@ def test_a_rollback_waits_until_the_dead_backup_has_left_the_set():
     assert of(effects, Fence), "now nobody but q-1 itself can go on"
 
 
+def test_a_primary_that_has_gone_back_is_not_replaced_by_the_next_backup():
+    """Seed 21613736 of late-poison: it was, while it ran a suspect alone, which was then blamed for that."""
+    rest = (rset("p", "p-1"), rset("r", "r-1"))
+    rig = manager(*rest, rset("q", "q-1", joining=("q-2",)), q_2="q", **EVERYBODY)
+    needs_rollback(rig)
+    back = rset("q", "q-1", epoch=2, ends=((1, 2),))
+    rig.all.clear()
+    rig.learn(topo(2, *rest, replace(back, joining=("q-2",))))
+    (probe,) = of(rig.all, Probe, "q-1")
+    rig.get("q-1", ProbeAnswer(probe.nonce, Health.HEALTHY, 2, (RoleReport("q", "primary", 2, 2, True),)))
+    effects = rig.learn(topo(3, *rest, replace(back, in_sync=("q-2",))))
+    effects += rig.after(1.0)
+    assert not of(effects, Freeze), "it is well"
+
+
 def test_a_rollback_whose_commit_was_lost_is_tried_again():
     rest = (rset("p", "p-1"), rset("r", "r-1"))
     rig = manager(*rest, rset("q", "q-1"), **EVERYBODY)

@@ -68,6 +68,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "stopped-manager-gives-up": (
         waited.test_a_manager_that_was_stopped_hears_of_a_checkpoint_before_a_state_begins_from_nothing
     ),
+    "rolled-back-is-replaced": (
+        findings.test_a_primary_that_has_gone_back_is_not_replaced_by_the_next_backup
+    ),
     "stopped-manager-does-not-doubt": (stopped.test_it_hears_who_has_come_back_before_it_calls_a_state_lost),
     "stopped-keeper-ends": (
         waited.test_a_keeper_that_is_to_end_and_was_stopped_hears_that_it_is_named_before_it_ends

@@ -297,13 +297,22 @@ class Suspicions:
 
     def ask_anew(self) -> None:
         """That a model is dead counts for the topology in which it was said: one that was still starting may
-        be up by the time that its instance leads the set."""
+        be up by the time that its instance leads the set. That a primary has to go back counts until its set
+        has gone back, or a backup that joins would take its place for nothing."""
         for suspicion in self.open.values():
-            if suspicion.health is Health.MODEL_DEAD:
+            if suspicion.health is Health.MODEL_DEAD or self._has_gone_back(suspicion):
                 suspicion.confirmed_at, suspicion.health = FOREVER, None
                 suspicion.asked_at = self._ctx.now
                 suspicion.again_at = self._ctx.now + limits.probe_repeat_s
                 self._probe(suspicion)
+
+    def _has_gone_back(self, suspicion: Suspicion) -> bool:
+        """Whether what a primary said of an epoch, that it has to go back, is over with that epoch."""
+        find = self._knowledge.topology.find
+        return suspicion.health is Health.NEEDS_ROLLBACK and all(
+            (find(name).primary, find(name).epoch) != (suspicion.instance, epoch)
+            for name, epoch in suspicion.rollbacks.items()
+        )
 
     # -- suspects --------------------------------------------------------------------------------------------
 

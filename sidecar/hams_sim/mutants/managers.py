@@ -22,8 +22,20 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.suspicions",
                 "Suspicions.ask_anew",
+                "if suspicion.health is Health.MODEL_DEAD or self._has_gone_back(suspicion):",
+                "if self._has_gone_back(suspicion):",
+            ),
+        ),
+    ),
+    "rolled-back-is-replaced": Mutant(
+        "a primary that has gone back stays a confirmed suspect, and the next backup takes its place",
+        "6",
+        (
+            Edit(
+                "recovery.suspicions",
+                "Suspicions.ask_anew",
+                "if suspicion.health is Health.MODEL_DEAD or self._has_gone_back(suspicion):",
                 "if suspicion.health is Health.MODEL_DEAD:",
-                "if False:",
             ),
         ),
     ),
