@@ -261,6 +261,21 @@ def test_a_primary_that_has_gone_back_is_not_replaced_by_the_next_backup():
     assert not of(effects, Freeze), "it is well"
 
 
+def test_nor_is_it_for_an_answer_of_the_epoch_before_that_comes_late():
+    rest = (rset("p", "p-1"), rset("r", "r-1"))
+    rig = manager(*rest, rset("q", "q-1", joining=("q-2",)), q_2="q", **EVERYBODY)
+    needs_rollback(rig)
+    back = rset("q", "q-1", epoch=2, ends=((1, 2),))
+    rig.all.clear()
+    rig.learn(topo(2, *rest, replace(back, joining=("q-2",))))
+    effects = rig.learn(topo(3, *rest, replace(back, in_sync=("q-2",))))
+    effects += answer_probes(rig, epoch=1)
+    assert not of(effects, Freeze)
+    for _ in range(20):  # and now it says nothing any more
+        effects += rig.after(0.3)
+    assert of(effects, Freeze, "q-2")
+
+
 def test_a_rollback_whose_commit_was_lost_is_tried_again():
     rest = (rset("p", "p-1"), rset("r", "r-1"))
     rig = manager(*rest, rset("q", "q-1"), **EVERYBODY)

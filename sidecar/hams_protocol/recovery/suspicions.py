@@ -408,8 +408,13 @@ class Suspicions:
     # -- answers ---------------------------------------------------------------------------------------------
 
     def confirmed(self) -> list[Suspicion]:
-        """Suspicions whose suspects have failed their probes, as far as it is this manager's turn."""
-        return [suspicion for suspicion in self.open.values() if self._ctx.now >= self.turn_at(suspicion)]
+        """Suspicions whose suspects have failed their probes, as far as it is this manager's turn. An answer
+        of the epoch before may come late."""
+        return [
+            suspicion
+            for suspicion in self.open.values()
+            if self._ctx.now >= self.turn_at(suspicion) and not self._has_gone_back(suspicion)
+        ]
 
     def is_silent(self, instance: InstanceId) -> bool:
         """Whether an instance has failed its probe: not even its proxy has answered."""
