@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from hams_graph.memory import held_bytes
 from hams_graph.wiring import called
 from hams_protocol.graph import FRONTEND, Graph, Join, Operator
 from hams_protocol.modes import ModePolicy
@@ -74,8 +75,6 @@ def describe(graph: Graph) -> Description:
         + warmed_memory_bytes
         + proxy_memory_bytes * instances
     )
-    # Replies to calls with a key and without one are kept apart.
-    held = (data.frontend.max_in_flight_bytes + 2 * data.frontend.replies_kept_bytes) * data.frontend.shards
     return Description(
         name=data.name,
         mode=data.mode.value,
@@ -93,7 +92,7 @@ def describe(graph: Graph) -> Description:
         managers=data.managers,
         processes=2 * instances + data.frontend.replicas + data.managers + own_processes,
         memory_bytes=memory,
-        memory_bytes_max=memory + held * data.frontend.replicas,
+        memory_bytes_max=memory + held_bytes(data.frontend) * data.frontend.replicas,
         notes=tuple(_notes(graph)),
     )
 

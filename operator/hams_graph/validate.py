@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from hams_graph import resource as rs
 from hams_graph.fields import Notes, duration, quantity
+from hams_graph.memory import held_bytes
 from hams_graph.problems import Path, did_you_mean, listed, spell
 from hams_graph.wiring import REQUEST, EdgeTensor, TensorType, Wiring, called, operator_path, wire
 from hams_protocol.graph import FRONTEND, AdmissionPolicy, Join, SchedulePolicy, WhenLate, WhenUnprotected
@@ -397,13 +398,12 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             f"({quantity(frontend.max_in_flight_bytes)}): "
             "a request of that size would never be taken",
         )
-    # Replies to calls with a key and without one are kept apart.
-    held_bytes = (frontend.max_in_flight_bytes + 2 * frontend.replies_kept_bytes) * frontend.shards
-    if held_bytes > rs.frontend_held_bytes_max:
+    held = held_bytes(frontend)
+    if held > rs.frontend_held_bytes_max:
         notes.say(
             ("spec", "frontend", "maxInFlightBytes"),
             f"with repliesKeptBytes, of {frontend.shards} shards, each frontend may hold "
-            f"{quantity(held_bytes)}: expected at most {quantity(rs.frontend_held_bytes_max)}",
+            f"{quantity(held)}: expected at most {quantity(rs.frontend_held_bytes_max)}",
         )
     if frontend.deadline_s is not None and frontend.deadline_s > frontend.request_timeout_s:
         notes.say(

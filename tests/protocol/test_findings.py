@@ -246,29 +246,30 @@ def test_a_rollback_waits_until_the_dead_backup_has_left_the_set():
     assert of(effects, Fence), "now nobody but q-1 itself can go on"
 
 
-def test_a_primary_that_has_gone_back_is_not_replaced_by_the_next_backup():
-    """Seed 21613736 of late-poison: it was, while it ran a suspect alone, which was then blamed for that."""
+def gone_back():
+    """A manager that has learnt that q-1 went back to version 2, and what it learns once q-2 is in sync."""
     rest = (rset("p", "p-1"), rset("r", "r-1"))
     rig = manager(*rest, rset("q", "q-1", joining=("q-2",)), q_2="q", **EVERYBODY)
     needs_rollback(rig)
     back = rset("q", "q-1", epoch=2, ends=((1, 2),))
     rig.all.clear()
     rig.learn(topo(2, *rest, replace(back, joining=("q-2",))))
+    return rig, topo(3, *rest, replace(back, in_sync=("q-2",)))
+
+
+def test_a_primary_that_has_gone_back_is_not_replaced_by_the_next_backup():
+    """Seed 21613736 of late-poison: it was, while it ran a suspect alone, which was then blamed for that."""
+    rig, in_sync = gone_back()
     (probe,) = of(rig.all, Probe, "q-1")
     rig.get("q-1", ProbeAnswer(probe.nonce, Health.HEALTHY, 2, (RoleReport("q", "primary", 2, 2, True),)))
-    effects = rig.learn(topo(3, *rest, replace(back, in_sync=("q-2",))))
+    effects = rig.learn(in_sync)
     effects += rig.after(1.0)
     assert not of(effects, Freeze), "it is well"
 
 
 def test_nor_is_it_for_an_answer_of_the_epoch_before_that_comes_late():
-    rest = (rset("p", "p-1"), rset("r", "r-1"))
-    rig = manager(*rest, rset("q", "q-1", joining=("q-2",)), q_2="q", **EVERYBODY)
-    needs_rollback(rig)
-    back = rset("q", "q-1", epoch=2, ends=((1, 2),))
-    rig.all.clear()
-    rig.learn(topo(2, *rest, replace(back, joining=("q-2",))))
-    effects = rig.learn(topo(3, *rest, replace(back, in_sync=("q-2",))))
+    rig, in_sync = gone_back()
+    effects = rig.learn(in_sync)
     effects += answer_probes(rig, epoch=1)
     assert not of(effects, Freeze)
     for _ in range(20):  # and now it says nothing any more

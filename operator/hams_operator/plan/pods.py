@@ -17,6 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from hams_graph.fields import bytes_of, quantity
+from hams_graph.memory import REPLY_POOLS
 from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     ARENA,
@@ -198,7 +199,7 @@ def _frontend_memory_bytes(graph: Graph) -> int:
     """Kept replies (with a key and without one) and open requests of all shards, whose logs a frontend may
     hold; what its clients send, where it is used and on the way there; and its own."""
     spec = graph.data.frontend
-    replies = 2 * spec.shards * spec.replies_kept_bytes
+    replies = REPLY_POOLS * spec.shards * spec.replies_kept_bytes
     requests = max(spec.shards * spec.max_in_flight_bytes, FRONTEND_REPLY_BYTES)
     return max(FRONTEND_MEMORY_BYTES, replies + requests + 2 * spec.max_in_flight_bytes + FRONTEND_OWN_BYTES)
 

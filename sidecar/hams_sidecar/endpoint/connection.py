@@ -35,6 +35,7 @@ FOREIGN_PAGE = (
 
 
 _HEAD_OF_CHUNKS = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+"""What a second parser is given in place of a head that the first one has read."""
 
 
 def _of_foreign_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
