@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     kills = result["kills_at"]
     assert isinstance(kills, list)
     for number, moment in enumerate(kills):
-        text += f"=== kill {number}: gap {result['gaps_ms'][number]} ms\n"  # type: ignore[index]
+        gap, slowest = result["gaps_ms"][number], result["slowests_ms"][number]  # type: ignore[index]
+        text += f"=== kill {number}: gap {gap} ms, slowest request {slowest} ms\n"
         for at, who, what in lines:
             ms = (at - moment) / 1e6
             if -options.before <= ms <= options.after:

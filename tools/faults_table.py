@@ -272,7 +272,10 @@ def table(actual: Cells, commit: str = "", before: dict[tuple[str, str], str] | 
         "source. No result: none of its tests is in",
         "the results that this was made of. A dash: that level does not apply. Without HAMS_FAULTS_FULL=1 a "
         "link flaps for 8 s instead of 60 (F20),",
-        "1,000 clients reconnect instead of 10,000 (F38) and 10,000 requests run instead of 100,000 (F41).",
+        "1,000 clients reconnect instead of 10,000 (F38), 10,000 requests run instead of 100,000 (F41) and "
+        "starvation lasts 30 s instead of 300 (F42).",
+        "Kubernetes without FULL=1: two deletions of each kind instead of ten, three kills instead of 30 "
+        "(F43), and two minutes of random deletions instead of ten (F14).",
         "",
         f"| id | scenario | {' | '.join(LEVELS.values())} |",
         "| --- | --- | --- | --- | --- |",

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from hams_protocol.effects import Propose
 from hams_protocol.events import CasSettled, CasUnknown, Member, MembersChanged, TopologyLearnt
+from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_sim import limits
 from hams_sim.errors import Broken
+from hams_wire.shell import MANAGER
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
@@ -44,6 +46,7 @@ class Etcd:
         self.writes = 0
         self._watch_at = 0.0
         self._members_at = 0
+        self._told: dict[InstanceId, dict[InstanceId, float]] = {}
 
     def _delay(self) -> float:
         return (0.0004 + 0.001 * self.rng.random()) * self.slow
@@ -240,7 +243,18 @@ class Etcd:
         """A watch may be late, but it never goes back."""
         if not node.etcd_cut and not self.away and at >= node.members_seen:
             node.members_seen = at
+            if node.of == MANAGER and not node.paused:
+                told = self._told.get(node.id, {})
+                now = self.world.now
+                self._told[node.id] = {
+                    member.instance: told.get(member.instance, now) for member in event.members
+                }
             self.world.feed(node, event)
+
+    def told_at(self, manager: "Node", instance: InstanceId) -> float:
+        """When this manager was told of a member that is still registered, as far as it knows; now, if it
+        was not."""
+        return self._told.get(manager.id, {}).get(instance, self.world.now)
 
     def resync(self, node: "Node") -> None:
         """etcd is within reach again: the watch goes on from where it was."""

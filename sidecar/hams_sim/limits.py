@@ -149,7 +149,7 @@ replaced_slowly_s = 3.0
 
 replacements_max = 10
 """So many instances of one operator may die one after another, each replaced late, before a graph has
-converged."""
+converged. Only while somebody is to be replaced is there more time to converge."""
 
 etcd_turns_max = 3
 """Compare-and-swaps one after another between a primary's death and its successor's first answer: the

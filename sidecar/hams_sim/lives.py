@@ -19,11 +19,12 @@ TICK = Tick()
 
 
 class Lives:
-    """Ends processes and starts their successors."""
+    """Ends processes and starts their successors. `awaited`: so many are to be replaced, and are not yet."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.exit_s = 0.0
+        self.awaited = 0
 
     def _end(self, node: Node, flushed: bool = False, keeps: bool = False, exit_s: float = 0.0) -> None:
         """The process is gone; connected and reachable peers see it at once, or after `exit_s`, when it has
@@ -70,7 +71,8 @@ class Lives:
         self._expire(node, 0.6)
         if restart:
             delay_s = 0.05 + 0.3 * self._world.shell_rng.random()
-            self._world.after(delay_s + self._world.replaced_s, self.respawn, node)
+            self.awaited += 1
+            self._world.after(delay_s + self._world.replaced_s, self._replace, node)
 
     def _expire(self, node: Node, least: float) -> None:
         """Its lease runs out, after this share of its time at least, unless etcd hears of it before. A
@@ -133,6 +135,10 @@ class Lives:
                 node.silent_since = -1.0
             node.sound_since = self._world.now
             self._world.etcd.resync(node)
+
+    def _replace(self, node: Node) -> None:
+        self.awaited -= 1
+        self.respawn(node)
 
     def respawn(self, node: Node, keeps: bool = False) -> None:
         """The process is started again, under a fresh id; one that was to leave has its substitute already,

@@ -103,10 +103,10 @@ class LossJudge:
 
     def _check_nobody_holds(self, old: ReplicaSet, manager: "Node") -> None:
         """Neither a member, nor who has brought along a member's state, nor a keeper that has it, has been
-        registered long enough to be known of."""
+        registered long enough to be known of. Where etcd or this manager's watch is slow, long enough after
+        it was told of them."""
         world = self._world
-        if manager.watch_slow > 1.0 or world.etcd.slow > 1.0:
-            return  # it may not have heard of who is back
+        slow = manager.watch_slow > 1.0 or world.etcd.slow > 1.0
         for member in world.etcd.members.values():
             node = world.nodes[member.instance]
             held = member.instance if member.instance in old.members else member.former
@@ -115,6 +115,8 @@ class LossJudge:
             if held not in old.members or member.instance in world.etcd.topology.revoked:
                 continue
             since = max(world.etcd.registered_at[member.instance], node.sound_since)
+            if slow:
+                since = max(since, world.etcd.told_at(manager, member.instance))
             if node.sound and not node.etcd_cut and world.now - since > limits.registered_known_s:
                 raise Broken(
                     "I1",

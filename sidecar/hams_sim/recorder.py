@@ -211,7 +211,7 @@ class Recorder:
         if note.source is not None:
             self.world.refusals.fed_back(note.request, note.source)
         else:
-            self.world.refusals.logged(note.key, note.digest)
+            self.world.refusals.logged(note.request, note.key, note.digest)
         self.logged.setdefault(note.request, self.world.now)
         self.lines.append(line_of(note, node.id))
 
@@ -226,6 +226,7 @@ class Recorder:
     def completed(self, node: "Node", note: NoteComplete) -> None:
         """A request is complete."""
         self.complete.add(note.request)
+        self.world.refusals.completed(note.request)
         self.lines.append(line_of(note, node.id))
 
     def failover(self, node: "Node", note: NoteFailover) -> None:

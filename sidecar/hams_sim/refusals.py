@@ -44,6 +44,8 @@ class Refusals:
         self._alone: Counter[tuple[str, RequestId]] = Counter()
         self._fed: dict[RequestId, RequestId] = {}
         self._logged: set[tuple[str | None, str]] = set()
+        self._asked: dict[RequestId, tuple[str | None, str]] = {}
+        self._completed: dict[tuple[int, bool], dict[RequestId, None]] = {}
         self._unpromised: dict[tuple[str | None, str], Client] = {}
 
     # -- what happens ----------------------------------------------------------------------------------------
@@ -144,12 +146,15 @@ class Refusals:
                 "nobody used its key with another payload",
             )
         elif outcome.status == 410:
+            later = self._completed_after(call.key, call.digest)
             replies_max = world.graph.data.frontend.replies_kept
             self._demand(
-                len(world.recorder.complete) > replies_max,
+                later is not None and later >= replies_max,
                 client,
                 outcome.message,
-                f"{len(world.recorder.complete)} requests are complete, {replies_max} replies are kept",
+                "it is not complete"
+                if later is None
+                else f"only {later} requests are complete since, {replies_max} replies are kept",
             )
         elif outcome.status == 429:
             most = world.graph.data.frontend.max_in_flight
@@ -175,9 +180,29 @@ class Refusals:
         if client.attempts == 1:
             self._unpromised[asked] = client
 
-    def logged(self, key: str | None, digest: str) -> None:
+    def completed(self, request: RequestId) -> None:
+        """A request is complete: the reply to it is the newest of its shard and of those with a key, or of
+        those without."""
+        key, _ = self._asked.get(request, (None, ""))
+        self._completed.setdefault((request.shard, key is not None), {}).setdefault(request)
+
+    def _completed_after(self, key: str | None, digest: str) -> int | None:
+        """How many requests, whose replies are kept beside it, are complete since the one that was asked so
+        is; None: it is not complete itself."""
+        longest = None
+        for (_, keyed), requests in self._completed.items():
+            if keyed != (key is not None):
+                continue
+            order = list(requests)
+            for number, request in enumerate(order):
+                if self._asked.get(request) == (key, digest):
+                    longest = max(len(order) - 1 - number, -1 if longest is None else longest)
+        return longest
+
+    def logged(self, request: RequestId, key: str | None, digest: str) -> None:
         """A client's request was committed in a log. Raises Broken if that client was told that nothing had
         begun."""
+        self._asked.setdefault(request, (key, digest))
         self._logged.add((key, digest))
         refused = self._unpromised.get((key, digest))
         if refused is None:

@@ -480,16 +480,18 @@ def _settle(world: World, plan: Plan, scene: Scenario) -> None:
         whole_s += limits.lost_recovers_s  # whoever dies there is lost first
     settles_s = whole_s if scene.settles_s is None else scene.settles_s
     preload_s = plan.preload_s
+    awaited_s = 0.0
     while world.now < since + limits.settle_s:
+        if world.lives.awaited:
+            awaited_s = min(awaited_s + 0.1, limits.replacements_max * world.replaced_s)
         world.run(world.now + 0.1)
         if scene.answers_s is not None:
             answered(world, scene.answers_s)
         if not converged(world):
             since = world.now
             allowed_s = (settles_s if not served(world) else whole_s) + limits.preloads_max * preload_s
-            allowed_s += limits.replacements_max * world.replaced_s
-            if world.now > healed + allowed_s:
-                raise Broken("I7", f"{allowed_s} s after the last fault: {what_is_open(world)}")
+            if world.now > healed + allowed_s + awaited_s:
+                raise Broken("I7", f"{world.now - healed:.1f} s after the last fault: {what_is_open(world)}")
 
 
 def _check_scene(world: World, scene: Scenario) -> None:

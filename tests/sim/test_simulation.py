@@ -24,6 +24,7 @@ from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import Spec, make_plan
 from hams_sim.variety import Variety
+from hams_sim.waits import WAITS
 from hams_sim.workers import Worker, run_all
 
 CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").read_text())
@@ -116,7 +117,7 @@ def test_every_moment_holds_without_a_mutant():
     specs = [
         Spec(400 + number, scene.shapes[0], name)
         for number, (name, scene) in enumerate(
-            (MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | RECEIPTS).items()
+            (MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS | RECEIPTS | WAITS).items()
         )
     ]
     failed = [

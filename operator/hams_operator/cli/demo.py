@@ -228,7 +228,8 @@ async def _traffic(
         "gap",
         Verdict.RIGHT if later else Verdict.SLOW,
         f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median "
-        f"{1000 * percentile(gaps, 0.5):.0f} ms)"
+        f"{1000 * percentile(gaps, 0.5):.0f} ms), slowest request "
+        f"{1000 * max(tally.latencies_s, default=0):.0f} ms"
         + ("" if later else "; but every reply had come before the kill"),
     )
     successor = next(

@@ -481,6 +481,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "half-the-replies-are-kept": Mutant(
+        "a reply is kept for half as many later ones as the graph says",
+        "5",
+        (
+            Edit(
+                "frontend.state",
+                "ReplyPool.put",
+                "len(replies) > self._count_max or",
+                "len(replies) > self._count_max // 2 or",
+            ),
+        ),
+    ),
     "copy-without-unkept": Mutant(
         "the copy of a log lacks who asked for what has no reply any more",
         "5",

@@ -62,6 +62,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "tickets-forgotten": ("no-key",),
     "ticket-goes-with-its-reply": ("few-replies", "few-replies-copied"),
     "copy-without-unkept": ("few-replies-copied",),
+    "half-the-replies-are-kept": ("few-replies-copied", "F41"),
     "copy-overtakes-topology": ("keeper-lags",),
     "owner-stays-doomed": ("keeper-hurt",),
     "empty-keeper-holds": ("keeper-hurt",),
