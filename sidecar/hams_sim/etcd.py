@@ -244,10 +244,9 @@ class Etcd:
         if not node.etcd_cut and not self.away and at >= node.members_seen:
             node.members_seen = at
             if node.of == MANAGER and not node.paused:
-                told = self._told.get(node.id, {})
-                now = self.world.now
+                since, now = self._told.get(node.id, {}), self.world.now
                 self._told[node.id] = {
-                    member.instance: told.get(member.instance, now) for member in event.members
+                    member.instance: since.get(member.instance, now) for member in event.members
                 }
             self.world.feed(node, event)
 

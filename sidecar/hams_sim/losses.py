@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 class LossJudge:
     """The judge of losses. `restarts`: per set, the epochs that ended in a loss and the version from which
-    the next one began."""
+    the next one began. `given_up`: the sets that began again once a request was logged."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.restarts: dict[str, dict[int, int]] = {}
+        self.given_up: set[str] = set()
         self.said: Counter[str] = Counter()
         self._said_at: dict[str, float] = {}
         self._read: dict[InstanceId, StateCopy | None] = {}
@@ -79,6 +80,8 @@ class LossJudge:
             self._check_newest(item, end, manager)
             return  # nothing is lost: what came after is run again
         self.restarts.setdefault(item.name, {})[old.epoch] = end
+        if self._world.recorder.logged:
+            self.given_up.add(item.name)
         if item.name in self._world.graph.operators:
             self._check_newest(item, end, manager)
         world = self._world

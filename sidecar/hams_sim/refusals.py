@@ -188,14 +188,15 @@ class Refusals:
 
     def _completed_after(self, key: str | None, digest: str) -> int | None:
         """How many requests, whose replies are kept beside it, are complete since the one that was asked so
-        is; None: it is not complete itself."""
+        is; None: it is not complete itself. What came with a key is forgotten with its reply."""
         longest = None
         for (_, keyed), requests in self._completed.items():
             if keyed != (key is not None):
                 continue
             order = list(requests)
             for number, request in enumerate(order):
-                if self._asked.get(request) == (key, digest):
+                asked = self._asked.get(request)
+                if asked is not None and asked[0] == key and (keyed or asked[1] == digest):
                     longest = max(len(order) - 1 - number, -1 if longest is None else longest)
         return longest
 
