@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
+from hams_schedule.profile import Profiles
+from hams_schedule.summary import SHARES, summaries
 from hams_sidecar.arena import Arena
 from hams_sidecar.model.images import CaptureCounts
+from hams_wire.batch_times import batch_summaries, class_number
 from hams_wire.exposition import Sample
 from hams_wire.node import Node
 from hams_wire.scheduling import PolicyQueue
+
+P99 = SHARES.index(0.99)
 
 
 @dataclass(slots=True)
@@ -91,9 +96,21 @@ def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
         ("late", "Units whose batch ended too late for that.", queue.late_runs),
     ):
         yield Sample(f"hams_proxy_{name}_total", about, count)
-    yield Sample("hams_proxy_shed_total", "Units that were answered instead of being run.", queue.shed)
-    if not queue.learns:
-        return
+    for reason, count in queue.shed_by.items():
+        about = "Units that were answered instead of being run."
+        yield Sample("hams_proxy_shed_total", about, count, {"reason": reason})
+    if queue.learns:
+        yield from _learning(queue)
+
+
+def _learning(queue: PolicyQueue) -> Iterator[Sample]:
+    """What a policy that learns has decided and learnt. Labels are bounded: kinds of decisions are few,
+    classes and sizes as `batch_times` says, and no name that a client gives is one."""
+    for kind, count in queue.decisions.items():
+        yield Sample("hams_proxy_decisions_total", "Batches chosen, by how.", count, {"kind": kind})
+    yield Sample(
+        "hams_proxy_plans_stale_total", "Batches planned ahead and not run as planned.", queue.stale_plans
+    )
     profiles, calibration = queue.profiles, queue.calibration
     yield Sample("hams_proxy_profile_samples", "Times that were learnt from.", profiles.samples)
     yield Sample(
@@ -109,3 +126,19 @@ def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
         ("measured_on_time", "Their units that were in time.", calibration.on_time),
     ):
         yield Sample(f"hams_proxy_forecast_{name}_total", about, value)
+    yield from _times(profiles, queue.max_rows)
+
+
+def _times(profiles: Profiles, max_rows: int) -> Iterator[Sample]:
+    """How long requests and batches take by what is learnt. No more statistics than these: each one is a
+    series of each class."""
+    for item in summaries(profiles):
+        number = class_number(profiles, item)
+        of = "all" if number is None else str(number)
+        about = "What a request of a class takes alone, as learnt."
+        for stat, value in (("mean", item.mean), ("p99", item.quantiles[P99])):
+            yield Sample("hams_proxy_class_seconds", about, value, {"class": of, "stat": stat})
+    for size in batch_summaries(profiles, max_rows):
+        about = "What a batch of so many requests of any class takes, as learnt."
+        for stat, value in (("mean", size.mean), ("p99", size.quantiles[P99])):
+            yield Sample("hams_proxy_batch_seconds", about, value, {"rows": str(size.rows), "stat": stat})

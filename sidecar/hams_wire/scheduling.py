@@ -8,7 +8,7 @@ its laws; a policy that breaks one is replaced (`failed`).
 
 import math
 from collections.abc import Mapping
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from hams_protocol.batching import Fifo, Scheduler, Timing
 from hams_protocol.frozen import frozen
@@ -19,11 +19,13 @@ from hams_protocol.messages import Scalar
 from hams_schedule import limits
 from hams_schedule.calibration import Calibration, Forecast, forecast_of
 from hams_schedule.classes import REST
+from hams_schedule.decision import ChoiceKind
 from hams_schedule.guard import Guarded, Pace
 from hams_schedule.lawful import Lawful
 from hams_schedule.ordering import ArrivalOrder
 from hams_schedule.policies.base import measured_s
 from hams_schedule.policies.deadline import Deadline
+from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import SchedulerPort as Policy
 from hams_schedule.serving import guarded
@@ -51,6 +53,17 @@ class Disturbance(IntEnum):
     """As LOAD, and the model does not say how long it ran itself: nobody knows what the batch took."""
 
 
+class ShedReason(StrEnum):
+    """Why a unit was answered instead of being run, as far as its deadline and the rest of its path tell."""
+
+    OVERDUE = "overdue"
+    """Its deadline had passed before its turn came."""
+    PATH = "path"
+    """What comes after this operator takes longer than it had left, even at its shortest."""
+    TIME = "time"
+    """It would take longer here than it had left."""
+
+
 @frozen
 class WeighedTiming:
     """How long a batch took (`batching.Timing`), and what that counts as a sample."""
@@ -71,11 +84,15 @@ class PolicyQueue:
         self.profiles = Profiles(batch.memory_s, batch.p99_s)
         self._classifies = batch.policy is SchedulePolicy.DISTRIBUTION
         self._guard: Guarded[Unit] | None = None
+        self._distribution: Distribution[Unit] | None = None
         self._lawful: Lawful[Unit] = Lawful(self._policy(batch, pace), batch.max_rows)
-        self.shed = 0
+        self.shed_by = dict.fromkeys(ShedReason, 0)
+        """Units that were answered instead of being run, by reason."""
         self.on_time = 0
         self.late_runs = 0
         self.calibration = Calibration()
+        self.learnt_at: float | None = None
+        """When this instance learnt from a batch of its own for the last time; None: it has not."""
         self._running: dict[int, list[Unit]] = {}
         self._since = 0.0
         self.disturbed = Disturbance.NOTHING
@@ -92,6 +109,10 @@ class PolicyQueue:
         if self._classifies:
             steps = batch.steps or AT_ONCE
             self._guard = guarded(batch.max_rows, sheds, self.profiles, batch.max_delay_s, pace, steps)
+            # Before anything has run it is the one that serves. Its counts stay when the guard puts another
+            # policy in its place, and go on when it is back.
+            if isinstance(self._guard.serves, Distribution):
+                self._distribution = self._guard.serves
             return self._guard
         return Deadline(batch.max_rows, sheds, batch.p99_s, self.profiles.rest)
 
@@ -107,6 +128,29 @@ class PolicyQueue:
     def switches(self) -> int:
         """How often the guard has put another policy in the place of the one that served."""
         return 0 if self._guard is None else self._guard.switches
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows of a batch."""
+        return self._batch.max_rows
+
+    @property
+    def shed(self) -> int:
+        """Units that were answered instead of being run."""
+        return sum(self.shed_by.values())
+
+    @property
+    def decisions(self) -> dict[str, int]:
+        """Batches that `Distribution` has chosen, by how (`ChoiceKind`); empty where it does not serve."""
+        if self._distribution is None:
+            return {}
+        counts = self._distribution.decisions
+        return {kind.name.lower(): counts[kind] for kind in ChoiceKind}
+
+    @property
+    def stale_plans(self) -> int:
+        """Batches that were planned beside the one before and not run as planned: something came between."""
+        return 0 if self._distribution is None else self._distribution.stale_plans
 
     @property
     def failed(self) -> str:
@@ -147,8 +191,14 @@ class PolicyQueue:
         """See `Scheduler`."""
         self.profiles.rest.forget_stale(now)  # not by a policy: replays of the guard have a time of their own
         units = self._lawful.late(now)
-        self.shed += len(units)
+        for unit in units:
+            self.shed_by[self._why_shed(unit, now)] += 1
         return units
+
+    def _why_shed(self, unit: Unit, now: float) -> ShedReason:
+        if unit.due < now:
+            return ShedReason.OVERDUE
+        return ShedReason.PATH if unit.due < now + self.profiles.rest.least(unit.cls) else ShedReason.TIME
 
     def deadline(self) -> float:
         """See `Scheduler`."""
@@ -176,7 +226,10 @@ class PolicyQueue:
         if self._forecast is not None and units and weighed.weight > 0.0:
             self.calibration.add(self._forecast, units, weighed, measured_s(weighed), now)
         self._forecast, self._forecast_due = None, False
+        before = self.profiles.samples
         self._lawful.finished(batch, weighed, now)
+        if self.profiles.samples > before:
+            self.learnt_at = now
 
     def _weight(self) -> float:
         """What the time of the batch that has just ended counts."""

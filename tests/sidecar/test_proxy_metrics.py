@@ -1,14 +1,18 @@
 """What a proxy publishes of its scheduling policy."""
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.wire.test_scheduling import unit
 
 from hams_graph import load
 from hams_protocol.batching import Timing
 from hams_protocol.stateless import StatelessMachine
+from hams_schedule.decision import ChoiceKind
+from hams_schedule.limits import classes_max
 from hams_sidecar.arena import Arena
 from hams_sidecar.model.images import CaptureCounts
 from hams_sidecar.proxy_metrics import Work, samples
@@ -48,8 +52,10 @@ async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_go
 ) -> None:
     deadline = page(tmp_path, "policy: Deadline")
     assert deadline['hams_proxy_policy{name="Deadline"}'] == 1
-    assert deadline["hams_proxy_shed_total"] == 0
-    assert not [name for name in deadline if "forecast" in name or "profile" in name]
+    reasons = [name for name in deadline if name.startswith("hams_proxy_shed_total")]
+    assert reasons == [f'hams_proxy_shed_total{{reason="{why}"}}' for why in ("overdue", "path", "time")]
+    learnt = ("forecast", "profile", "decisions", "stale", "class", "batch_seconds")
+    assert not [name for name in deadline if any(word in name for word in learnt)]
 
     def serve(machine: Any) -> None:
         queue: PolicyQueue = machine.queue
@@ -62,6 +68,33 @@ async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_go
     assert learns["hams_proxy_forecast_batches_total"] == 3
     assert learns["hams_proxy_forecast_seconds_total"] == pytest.approx(0.25)
     assert learns["hams_proxy_profile_resets_total"] == 2
+
+
+async def test_decisions_are_counted_by_kind_and_times_by_class_and_size_with_no_name_of_a_client(
+    tmp_path: Path,
+) -> None:
+    def serve(machine: Any) -> None:
+        profiles = machine.queue.profiles
+        for number in range(400):
+            app, seconds = (f"client-{number % 40}", 0.02) if number % 2 else ("client-long", 0.2)
+            profiles.classify(app, math.nan)
+            profiles.observe_alone(app, math.nan, seconds)
+        profiles.settle()
+        for number in range(5):
+            machine.queue.add(unit(number, 100.0), float(number))
+            machine.queue.started(number, machine.queue.take(float(number)), float(number))
+            machine.queue.finished(number, Timing(0.02, 0.02, True), number + 0.02)
+
+    shown = page(tmp_path, "policy: Distribution", serve)
+    kinds = {name: count for name, count in shown.items() if name.startswith("hams_proxy_decisions_total")}
+    assert len(kinds) == len(ChoiceKind)
+    assert sum(kinds.values()) == 5
+    assert shown["hams_proxy_plans_stale_total"] == 0
+    assert shown['hams_proxy_class_seconds{class="all",stat="p99"}'] == pytest.approx(0.2, rel=0.1)
+    of_classes = [name for name in shown if name.startswith("hams_proxy_class_seconds")]
+    assert 2 < len(of_classes) <= 2 * classes_max
+    assert shown['hams_proxy_batch_seconds{rows="1",stat="p99"}'] == pytest.approx(0.2, rel=0.1)
+    assert not [name for name in shown if "client" in name]
 
 
 class Held:

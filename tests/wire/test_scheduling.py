@@ -24,8 +24,9 @@ from hams_protocol.joins import Stage, Unit
 from hams_protocol.messages import Kind, Meta, Token
 from hams_schedule import limits
 from hams_schedule.classes import REST
+from hams_schedule.decision import ChoiceKind
 from hams_schedule.guard import Pace
-from hams_wire.scheduling import Disturbance, PolicyQueue, queue_of
+from hams_wire.scheduling import Disturbance, PolicyQueue, ShedReason, queue_of
 
 BATCH = BatchPolicy(4, 0.0, SchedulePolicy.DISTRIBUTION, WhenLate.SHED, "parameter:app", "parameter:words")
 
@@ -93,6 +94,30 @@ def test_what_was_in_time_late_and_shed_is_counted():
     waiting.finished(1, Timing(0.72, 0.72, True), 1.02)
     assert not waiting.runs
     assert (waiting.on_time + waiting.late_runs, waiting.shed) == (len(batch), 1)
+
+
+def test_what_is_shed_is_counted_by_why():
+    waiting = queue(policy=SchedulePolicy.DEADLINE)
+    learn(waiting, 8, 0.1)
+    now = 8.0
+    waiting.replied(RequestId(0, 7), 0.0, 7.4)  # 0.3 s after its batch
+    for number, due in ((20, now - 0.1), (21, now + 0.2), (22, now + 0.35), (23, now + 9.0)):
+        waiting.add(unit(number, due), now)
+    assert len(waiting.late(now)) == 3
+    assert waiting.shed_by == {ShedReason.OVERDUE: 1, ShedReason.PATH: 1, ShedReason.TIME: 1}
+    assert waiting.shed == 3
+
+
+def test_decisions_are_counted_by_kind_whoever_serves_by_now():
+    waiting = queue()
+    assert set(waiting.decisions) == {kind.name.lower() for kind in ChoiceKind}
+    assert sum(waiting.decisions.values()) == 0
+    learn(waiting, 4, 0.02)
+    assert waiting.decisions["point"] == 4, "nothing is known yet"
+    learn(waiting, 100, 0.02)
+    assert sum(waiting.decisions.values()) == 104
+    assert waiting.learnt_at == pytest.approx(99.02)
+    assert queue(policy=SchedulePolicy.DEADLINE).decisions == {}
 
 
 def run(waiting: PolicyQueue, now: float) -> None:
