@@ -119,7 +119,7 @@ class Learnt:
         """The whole of it."""
         profiles, batch = self.queue.profiles, self.operator.batch
         profiles.settle()
-        seen = report(self.operator.name, INSTANCE, INSTANCE, batch.policy, self.queue)
+        seen = report(self.operator.name, INSTANCE, INSTANCE, batch.policy, self.queue, self._clock())
         return MeasuredTimes(
             self.operator.name, dump(profiles, identity_of(self.operator)), seen, self.failed
         )

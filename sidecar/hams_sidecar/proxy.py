@@ -262,7 +262,7 @@ class Proxy(Sidecar):
         machine = node.machine
         assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
         operator = machine.operator
-        learnt = report(operator.name, node.instance, machine.role, operator.batch.policy, queue)
+        learnt = report(operator.name, node.instance, machine.role, operator.batch.policy, queue, node.now())
         return encode_report(learnt)
 
     def _metrics(self) -> Iterable[Sample]:

@@ -13,7 +13,7 @@ from hams_operator.learning import NothingLearnt, assigned
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hams_wire.profiles import CalibrationReport, ClassReport, ProfileReport
+    from hams_wire.profiles import CalibrationReport, ClassReport, ProfileReport, SizeReport
 
 SERVING = ("primary", "active")
 """Roles whose instances learn; the others know what these have stored."""
@@ -150,6 +150,8 @@ def shown(item: "ProfileReport") -> "list[RenderableType]":
     )
     if item.resets:
         head.append(f"   {item.resets} forgotten as times changed")
+    if item.newest_s is not None:
+        head.append(f"   newest {item.newest_s:.0f} s ago")
     parts: list[RenderableType] = [head]
     if item.failed:
         parts.append(Text(f"Fifo serves in its place: {item.failed}", style="bold yellow"))
@@ -158,8 +160,10 @@ def shown(item: "ProfileReport") -> "list[RenderableType]":
         return parts
     parts.append(_classes(item))
     if item.sizes:
-        sizes = ", ".join(f"{size.rows} ({size.batches:g})" for size in item.sizes)
-        parts.append(Text(f"batches of more than one row (how many): {sizes}"))
+        sizes = ", ".join(map(size_of, item.sizes))
+        parts.append(Text(f"batches of more than one row (how many; mean, P50, P99 ms): {sizes}"))
+    if item.decisions:
+        parts.append(Text(decided(item)))
     parts.append(Text(calibrated(item.calibration), style="dim"))
     return parts
 
@@ -194,6 +198,19 @@ def feature_of(one: "ClassReport") -> str:
     if one.low is None:
         return f"< {one.high:g}"
     return f">= {one.low:g}" if one.high is None else f"{one.low:g} to {one.high:g}"
+
+
+def size_of(size: "SizeReport") -> str:
+    """How many batches of a size there were, and what one takes."""
+    if size.mean_ms is None:
+        return f"{size.rows} ({size.batches:g})"
+    return f"{size.rows} ({size.batches:g}; {size.mean_ms:.2f}, {size.p50_ms:.2f}, {size.p99_ms:.2f})"
+
+
+def decided(item: "ProfileReport") -> str:
+    """How batches were chosen, in a line."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in item.decisions.items() if count)
+    return f"decisions: {kinds or 'none'}; {item.stale_plans} plans were stale"
 
 
 def calibrated(sums: "CalibrationReport") -> str:

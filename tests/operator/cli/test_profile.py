@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from hams_operator.cli import in_pod_profile
@@ -42,11 +43,24 @@ def test_a_profile_is_shown_with_its_classes_in_ms_and_its_calibration() -> None
     assert "forgotten" in lines[0]
     assert ["chat", "<", "12", "412", "20.50", "19.00", "31.50", "40.25"] in lines
     assert ["(all)", "-", "512", "60.00", "40.00", "90.00", "99.00"] in lines
-    assert ["batches", "of", "more", "than", "one", "row", "(how", "many):", "4", "(31)"] in lines
+    texts = [" ".join(line) for line in lines]
+    assert "batches of more than one row (how many; mean, P50, P99 ms): 4 (31)" in texts
     assert [" ".join(line) for line in lines][-1] == (
         "calibration: 100 batches took 51.50 ms, 50.00 were predicted, 4.25 off in the mean; "
         "98.0 % on time, 97.0 % predicted"
     )
+
+
+def test_a_profile_says_how_batches_were_chosen_what_they_take_and_how_old_it_is() -> None:
+    sizes = (SizeReport(2, 40.0, 0.0, 1.2, 24.0, 22.5, 30.0, 36.25),)
+    chosen = {"planned": 12, "full": 0, "quick": 3}
+    texts = [
+        " ".join(line)
+        for line in text_of(replace(REPORT, sizes=sizes, decisions=chosen, stale_plans=2, newest_s=7.4))
+    ]
+    assert texts[0].endswith("newest 7 s ago")
+    assert "batches of more than one row (how many; mean, P50, P99 ms): 2 (40; 24.00, 22.50, 36.25)" in texts
+    assert "decisions: 12 planned, 3 quick; 2 plans were stale" in texts
 
 
 def test_a_policy_that_was_replaced_and_an_empty_profile_say_so() -> None:
