@@ -3,12 +3,24 @@ told."""
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benchmarks.arrivals import BURSTY, SMOOTH, Arrivals
 from benchmarks.schedule import judged, main
-from benchmarks.workloads import CASES, SLO_FACTORS, capacity_per_s, p99_s, published, trace_of, worker_of
+from benchmarks.schedule_cells import COLD_REQUESTS, Job, cells
+from benchmarks.virtual_time import Outcome
+from benchmarks.workloads import (
+    CASES,
+    SLO_FACTORS,
+    Trace,
+    capacity_per_s,
+    p99_s,
+    published,
+    trace_of,
+    worker_of,
+)
 
 from benchmarks import schedule, virtual_time, workloads
 
@@ -75,6 +87,48 @@ def test_a_cell_is_lost_beyond_two_standard_errors_and_the_allowance() -> None:
     assert rows[1]["lost_to"] == ["nexus"]
 
 
+def test_under_its_guard_it_is_judged_alike() -> None:
+    cell = row({"nexus": (0.1, 0.001)}) | {"guarded_lead": {"nexus": (-0.02, 0.001), "orloj-p25": (0.0, 0.0)}}
+    judged([cell])
+    assert (cell["lost_to"], cell["guarded_lost_to"]) == ([], ["nexus"])
+
+
+def test_after_a_cold_start_ours_may_be_a_fiftieth_behind_itself_with_a_profile() -> None:
+    rows = judged([row({"profiled": (-0.0199, 0.001)}), row({"profiled": (-0.0201, 0.5)})])
+    assert [cell["lost_to"] for cell in rows] == [[], ["profiled"]]
+
+
+def test_a_cold_start_is_judged_after_its_first_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that loses all of the first 300 requests, and no other, has lost nothing."""
+    served: list[int] = []
+
+    def learning(policy: object, trace: Trace, *_: object) -> Outcome:
+        served.append(len(trace.arrivals))
+        return Outcome([number >= COLD_REQUESTS for number in range(len(trace.arrivals))])
+
+    monkeypatch.setattr("benchmarks.schedule_cells.run", learning)
+    cold = Job(CASES[0], (2.0,), ("distribution", "guarded"), 0.6, BURSTY, "app", 400, (1, 2), 0)
+    (cell,) = cells(cold)
+    assert cell["rates"] == {"distribution": 1.0, "guarded": 1.0, "profiled": 1.0}
+    assert served == [400] * 6, "all are served"
+    (warm,) = cells(replace(cold, samples=20))
+    assert warm["rates"] == {"distribution": 0.25, "guarded": 0.25}
+
+
+def test_a_cold_run_says_how_far_it_is_behind_a_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cold.json"
+    words = ["--cold", "--cases", "std-1", "--slo", "3", "--requests", "700", "--out", str(out)]
+    status = main([*words, "--policies", "distribution,guarded,fifo"])
+    (cell,) = json.loads(out.read_text())["rows"]
+    assert cell["rates"].keys() == {"distribution", "guarded", "fifo", "profiled"}
+    told = capsys.readouterr().out
+    assert "of 1 cells: distribution is within 0.02 of itself with a profile, after 300 requests" in told
+    assert "guarded less distribution: mean" in told
+    assert status == (1 if cell["lost_to"] or cell["guarded_lost_to"] else 0)
+
+
 def test_a_run_writes_its_table_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "schedule.json"
     status = main(
@@ -111,6 +165,7 @@ def test_a_run_writes_its_table_and_plots(tmp_path: Path, capsys: pytest.Capture
         (["--rho", "0"], "expected"),
         (["--rho", "nan"], "expected"),
         (["--seeds", "0"], "expected"),
+        (["--cold", "--requests", "300"], "--requests: expected more than 300 with --cold"),
     ],
 )
 def test_a_bad_option_is_told_in_a_sentence(
