@@ -1,7 +1,7 @@
 """How long requests and batches take by what is learnt, in numbers that metrics and `hams profile` share.
 
-It only looks. Everything is bounded by the profile: classes by `limits.classes_max`, sizes of batches by
-those that were measured.
+It only looks. Everything is bounded by the profile: features are cut while that makes no more classes than
+`limits.classes_max`, later applications have one each, and sizes of batches are those that were measured.
 """
 
 from typing import Final
