@@ -257,8 +257,9 @@ def print_table(result: Result) -> None:
 
 def _print_verdicts(rows: list[dict[str, Any]], policies: list[str]) -> None:
     """In how many cells ours are as good as others."""
+    others = not {*BASELINES, *ORLOJ}.isdisjoint(policies)
     for name, lost_to in ((OURS, "lost_to"), (GUARDED, "guarded_lost_to")):
-        if name in policies:
+        if name in policies and others:
             kept = sum(not set(row[lost_to]) - {PROFILED} for row in rows)
             print(f"{kept} of {len(rows)} cells: {name} is at least as good as all others")
     if OURS in policies and GUARDED in policies:

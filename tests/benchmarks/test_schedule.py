@@ -126,6 +126,7 @@ def test_a_cold_run_says_how_far_it_is_behind_a_profile(
     told = capsys.readouterr().out
     assert "of 1 cells: distribution is within 0.02 of itself with a profile, after 300 requests" in told
     assert "guarded less distribution: mean" in told
+    assert "as good as all others" not in told, "there are none"
     assert status == (1 if cell["lost_to"] or cell["guarded_lost_to"] else 0)
 
 
