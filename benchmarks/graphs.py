@@ -28,7 +28,7 @@ COUNT = """  - name: {name}
     outputs:
     - {{name: x, datatype: FP32, shape: [-1]}}
     - {{name: count, datatype: INT64, shape: []}}
-    batch: {{maxRows: {max_rows}, maxDelay: 0}}
+    batch: {{maxRows: {max_rows}, maxDelay: 0, policy: {policy}}}
 """
 
 PASS = """  - name: {name}
@@ -37,7 +37,7 @@ PASS = """  - name: {name}
     outputs:
     - {{name: x, datatype: FP32, shape: [-1]}}
     standby: {{hot: 1}}
-    batch: {{maxRows: 64, maxDelay: 0}}
+    batch: {{maxRows: 64, maxDelay: 0, policy: {policy}}}
 """
 
 
@@ -49,16 +49,24 @@ def stateful(
     model: str = "Count",
     max_rows: int = 64,
     delta: str = "Auto",
+    policy: str = "Fifo",
 ) -> str:
     """One stateful operator."""
     return COUNT.format(
-        name=name, source=source, config=config, backups=backups, model=model, max_rows=max_rows, delta=delta
+        name=name,
+        source=source,
+        config=config,
+        backups=backups,
+        model=model,
+        max_rows=max_rows,
+        delta=delta,
+        policy=policy,
     )
 
 
-def stateless(name: str, source: str) -> str:
+def stateless(name: str, source: str, policy: str = "Fifo") -> str:
     """One stateless operator with a hot standby."""
-    return PASS.format(name=name, source=source)
+    return PASS.format(name=name, source=source, policy=policy)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Memory over many requests with kills between: flat, or it is a leak.
 
 10^5 requests of 4 KiB through a stateful chain (10^4 with --short), a primary killed every tenth part;
-resident memory of every process and its shared memory, sampled all along. `hams bench memory [--short] [--out
-FILE.json] [--output json]`.
+resident memory of every process and its shared memory, sampled all along. `hams bench memory [--short]
+[--policy Fifo|Deadline|Distribution] [--requests N] [--out FILE.json] [--output json]`. What a policy costs
+is what the proxies of two runs differ by.
 """
 
 import argparse
@@ -22,8 +23,10 @@ from benchmarks.plots import lines
 from benchmarks.report import Result, add_options, deliver, rows_of
 from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
+from hams_protocol.graph import SchedulePolicy
 
 ROUNDS = 10
+POLICIES = tuple([policy.value for policy in SchedulePolicy])
 KINDS = ("proxy", "frontend", "manager", "model", "payloads")
 
 
@@ -33,17 +36,25 @@ def main(arguments: list[str] | None = None) -> int:
     add_options(parser)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument(
+        "--policy", choices=POLICIES, default=POLICIES[0], help="batch.policy of all operators"
+    )
     options = parser.parse_args(arguments)
-    result = uvloop.run(measure(10_000 if options.short else options.requests))
+    result = uvloop.run(measure(10_000 if options.short else options.requests, options.policy))
     deliver(result, options, print_table, plot)
     return 1 if result["failed"] or result["wrong_counts"] else 0
 
 
-async def measure(requests: int) -> Result:
+def operators_of(policy: str) -> list[str]:
+    """The chain, each operator with this policy."""
+    served = [stateful(name, source, policy=policy) for name, source in (("b", "a"), ("c", "b"))]
+    return [stateless("a", "request", policy), *served]
+
+
+async def measure(requests: int, policy: str) -> Result:
     """One run."""
     rows: list[dict[str, object]] = []
-    operators = [stateless("a", "request"), stateful("b", "a"), stateful("c", "b")]
-    with graph_file("memory", operators, {"x": "c.x", "count": "c.count"}) as path:
+    with graph_file("memory", operators_of(policy), {"x": "c.x", "count": "c.count"}) as path:
         supervisor = Supervisor(load(path), path, None, None, None)
         try:
             await supervisor.start()
@@ -68,7 +79,7 @@ async def measure(requests: int) -> Result:
                 "failed": log.failed,
                 "wrong_counts": odd(log.numbers["count"]),
             }
-            return {"bench": "memory", "machine": machine(), **ended, "rows": rows}
+            return {"bench": "memory", "machine": machine(), "policy": policy, **ended, "rows": rows}
         finally:
             await supervisor.stop()
 
@@ -124,7 +135,10 @@ def print_table(result: Result) -> None:
             f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} "
             f"{row['model']:7.1f} {row['payloads']:9.1f}"
         )
-    print(f"failed: {result['failed']}; lost or doubled: {result['wrong_counts'] or 'nothing'}")
+    print(
+        f"policy {result['policy']}; failed: {result['failed']}; "
+        f"lost or doubled: {result['wrong_counts'] or 'nothing'}"
+    )
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.graphs import graph_file
 from benchmarks.http_load import first_numbers
 from benchmarks.judged import complete, judged, odd, open_requests
 
 from benchmarks import memory, recovery
+from hams_graph import load
 
 HEADER = (
     '{"t":"graph","id":"g","want":0,"operators":'
@@ -153,7 +155,26 @@ def test_recovery_exits_by_its_verdict(
 
 def test_memory_exits_by_its_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def measure(*_: object) -> dict[str, Any]:
-        return {"rows": [], "failed": 0, "wrong_counts": odd([1, 1])}
+        return {"policy": "Fifo", "rows": [], "failed": 0, "wrong_counts": odd([1, 1])}
 
     monkeypatch.setattr(memory, "measure", measure)
     assert memory.main([]) == 1
+
+
+@pytest.mark.parametrize("policy", memory.POLICIES)
+def test_memory_is_measured_of_operators_with_the_policy_that_was_asked_for(
+    policy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[int, str]] = []
+
+    async def measure(requests: int, policy: str) -> dict[str, Any]:
+        asked.append((requests, policy))
+        return {"policy": policy, "rows": [], "failed": 0, "wrong_counts": ""}
+
+    monkeypatch.setattr(memory, "measure", measure)
+    assert memory.main(["--short", "--policy", policy]) == 0
+    assert asked == [(10_000, policy)]
+    assert f"policy {policy}" in capsys.readouterr().out
+    with graph_file("memory", memory.operators_of(policy), {"x": "c.x"}) as path:
+        served = load(path).data.operators
+        assert {item.batch.policy.value for item in served} == {policy}
