@@ -22,7 +22,7 @@ from benchmarks.workloads import (
     worker_of,
 )
 
-from benchmarks import schedule, virtual_time, workloads
+from benchmarks import schedule, schedule_micro, virtual_time, workloads
 
 
 def test_there_are_125_cells_and_each_has_its_published_rates() -> None:
@@ -192,3 +192,15 @@ def test_the_short_form_is_25_cells_of_few_requests() -> None:
     assert sum(len(job.factors) for job in parser_jobs) == 25
     assert {job.requests for job in parser_jobs} == {schedule.SHORT_REQUESTS}
     assert workloads.ROWS_MAX == 32
+
+
+def test_what_an_arrival_and_a_decision_cost_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    costs = {f"{name}_{share}_us": 4.0 for name in ("add", "decide", "full") for share in ("p50", "p99")}
+    row = {"pending": 10_000, **costs, "decide_p99_us": 100.1}
+    goals = schedule_micro.verdicts(row)
+    assert [(goal["what"], goal["met"]) for goal in goals] == [("add_p50_us", True), ("decide_p99_us", False)]
+    schedule_micro.print_table({"case": "x", "compiled": True, "rows": [row], "goals": goals})
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "goal: add_p50 <= 5 us at 10,000 pending, compiled: 4 us: met",
+        "goal: decide_p99 <= 100 us at 10,000 pending, compiled: 100.1 us: missed",
+    ]
