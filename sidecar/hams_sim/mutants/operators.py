@@ -179,6 +179,11 @@ MUTANTS: dict[str, Mutant] = {
         "3",
         (Edit("poison", "Attempts.is_poison", "return unit.attempts > self._limit", "return False"),),
     ),
+    "policy-repeats-unit": Mutant(
+        "a scheduling policy gives a unit twice in one batch, and it runs twice",
+        "2",
+        (Edit("batching", "Fifo.take", "return chosen", "return [*chosen, chosen[0]]"),),
+    ),
     "replaced-is-dead": Mutant(
         "an owner that is replaced alive counts as dead of what it had announced",
         "3",
