@@ -4,6 +4,7 @@ reads one file.
     load("graph.yaml")          a file -> Graph, or InvalidGraph with every problem at once
     load_text(text)             the same for text
     load_object(object)         the same for an object as Kubernetes hands it out
+    describe_file("graph.yaml") what the graph of a file means, and what of the file nothing reads
     describe(graph)             what the graph means: operators, roles, processes, memory
 
 `hams_protocol.wholeness` says what a graph that runs lacks.
@@ -20,6 +21,7 @@ from hams_graph.document import Document, Plain, fits, out_of_bounds, read_text
 from hams_graph.fields import Notes, TooManyProblems
 from hams_graph.problems import InvalidGraph, Problem, spell
 from hams_graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
+from hams_graph.unread import unread
 from hams_graph.validate import RESERVED, check
 from hams_graph.wiring import Wiring
 from hams_protocol.graph import Graph
@@ -41,6 +43,8 @@ __all__ = [
     "Problem",
     "ServiceGraph",
     "describe",
+    "describe_file",
+    "describe_text",
     "load",
     "load_object",
     "load_text",
@@ -58,6 +62,23 @@ def load(path: str | Path, *, uid: str = "", on_kubernetes: bool = False) -> Gra
         return load_text(text, uid=uid, on_kubernetes=on_kubernetes)
     except InvalidGraph as error:
         raise InvalidGraph(error.problems, str(path)) from None
+
+
+def describe_file(path: str | Path, *, on_kubernetes: bool = False) -> Description:
+    """What the graph in a file means; its notes end with what the file gives and nothing reads. Raises
+    InvalidGraph, as `load`."""
+    text = _read(path)
+    try:
+        return describe_text(text, on_kubernetes=on_kubernetes)
+    except InvalidGraph as error:
+        raise InvalidGraph(error.problems, str(path)) from None
+
+
+def describe_text(text: str, *, on_kubernetes: bool = False) -> Description:
+    """The same for text. Raises InvalidGraph."""
+    document = read_text(text, KIND)
+    resource, wiring = _parse(document, on_kubernetes)
+    return describe(compile_graph(wiring), unread(resource.spec, document))
 
 
 def load_text(text: str, *, uid: str = "", on_kubernetes: bool = False) -> Graph:

@@ -88,7 +88,9 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
     position = wiring.index[name]
     op = wiring.resource.spec.operators[position]
     stateful = op.stateful
-    replays = ModePolicy.of(wiring.resource.spec.mode).replays  # no copies: a lost state is run again
+    policy = ModePolicy.of(wiring.resource.spec.mode)
+    # A mode without copies has no use for an instance that holds none: it would only wait.
+    copied = stateful is not None and policy.replicates and not policy.replays
     return Operator(
         name=name,
         join=op.join,
@@ -101,7 +103,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         outputs=tuple(
             TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs
         ),
-        batch=_batch(op, wiring.resource.spec.frontend, replays),
+        batch=_batch(op, wiring.resource.spec.frontend, policy.replays),
         model=ModelSpec(
             op.model.entrypoint,
             _json(op.model.config),
@@ -111,7 +113,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
             _json(op.model.warm_up.row) if op.model.warm_up.enabled else "",
         ),
         stateful=stateful is not None,
-        backups=stateful.backups if stateful and not replays else 0,
+        backups=stateful.backups if stateful and copied else 0,
         window=stateful.window if stateful else 1,
         slots=op.replicas,
         hot_standbys=op.standby.hot,

@@ -1,6 +1,7 @@
 """What a graph means in processes and memory, and what its author may not have meant: the answer of
 `hams validate` to a file that is fine."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hams_graph.memory import held_bytes
@@ -62,8 +63,8 @@ class Description:
     notes: tuple[str, ...]
 
 
-def describe(graph: Graph) -> Description:
-    """What `graph` means."""
+def describe(graph: Graph, more_notes: Iterable[str] = ()) -> Description:
+    """What `graph` means; `more_notes` come last."""
     data = graph.data
     operators = tuple(_describe(op) for op in data.operators)
     instances = sum(op.instances for op in operators)
@@ -93,7 +94,7 @@ def describe(graph: Graph) -> Description:
         processes=2 * instances + data.frontend.replicas + data.managers + own_processes,
         memory_bytes=memory,
         memory_bytes_max=memory + held_bytes(data.frontend) * data.frontend.replicas,
-        notes=tuple(_notes(graph)),
+        notes=(*_notes(graph), *more_notes),
     )
 
 
@@ -134,7 +135,7 @@ def _notes(graph: Graph) -> list[str]:
     if data.managers == 1:
         notes.append("one manager: no failover while it is away")
     for op in data.operators:
-        if op.stateful and op.backups == 0 and not policy.replays:
+        if op.stateful and op.backups == 0 and policy.replicates and not policy.replays:
             notes.append(
                 f'"{op.name}" has no backup: its state is lost with its primary; Redundant stays False'
             )

@@ -12,8 +12,17 @@ from hams_graph import resource as rs
 from hams_graph.fields import Notes, duration, quantity
 from hams_graph.memory import held_bytes
 from hams_graph.problems import Path, did_you_mean, listed, spell
+from hams_graph.unread import why_unread
 from hams_graph.wiring import REQUEST, EdgeTensor, TensorType, Wiring, called, operator_path, wire
-from hams_protocol.graph import FRONTEND, AdmissionPolicy, Join, SchedulePolicy, WhenLate, WhenUnprotected
+from hams_protocol.graph import (
+    FRONTEND,
+    AdmissionPolicy,
+    Join,
+    Mode,
+    SchedulePolicy,
+    WhenLate,
+    WhenUnprotected,
+)
 from hams_protocol.limits import queue_units_max
 from hams_protocol.modes import ModePolicy
 
@@ -185,7 +194,7 @@ def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operat
             "it is written",
         )
     if op.stateful is not None:
-        _check_unread(op.stateful, (*path, "stateful"), notes, mode)
+        _check_unread(op.stateful, (*path, "stateful"), notes, spec.mode)
     if op.join is Join.FIRST:
         notes.say(
             (*path, "join"),
@@ -199,21 +208,19 @@ def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operat
         )
 
 
-def _check_unread(stateful: rs.Stateful, path: Path, notes: Notes, mode: str) -> None:
+def _check_unread(stateful: rs.Stateful, path: Path, notes: Notes, mode: Mode) -> None:
     """Fields that nothing reads where a lost state is run again are mistakes. Kubernetes fills in defaults,
-    so what equals them may not have been given."""
-    default = rs.Stateful()
-    if stateful.backups > default.backups:
-        notes.say(
-            (*path, "backups"),
-            f"expected no value in {mode}, which has no backups, found {stateful.backups}; leave it out",
-        )
-    if stateful.window != default.window:
-        notes.say(
-            (*path, "window"),
-            f"expected no value in {mode}, where nothing waits for a state, found {stateful.window}; "
-            "leave it out",
-        )
+    so what equals them may not have been given (`unread` tells who gave it)."""
+    default, why = rs.Stateful(), why_unread(mode)
+    for field, found, wrong in (
+        ("backups", stateful.backups, stateful.backups > default.backups),
+        ("window", stateful.window, stateful.window != default.window),
+    ):
+        if wrong:
+            notes.say(
+                (*path, field),
+                f'expected no value in mode "{mode.value}", {why[field]}, found {found}; leave it out',
+            )
 
 
 def _check_outputs(notes: Notes, position: int, op: rs.OperatorSection) -> None:

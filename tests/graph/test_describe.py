@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_graph import describe, load, load_text, not_asked_for
+from hams_graph import describe, describe_text, load, load_text, not_asked_for
 from hams_operator.cli.begin import TEMPLATE, meaning
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -110,3 +110,45 @@ spec:
      outputs: [{name: x, datatype: FP32, shape: []}]}
 """
     assert describe(load_text(text)).notes == ()
+
+
+def _stateful(mode: str, fields: str) -> str:
+    text = TEXT.replace("spec:\n", f"spec:\n  mode: {mode}\n", 1)
+    return text.replace("stateful: {backups: 0}", f"stateful: {fields}").replace(
+        "stateful: {}, standby", "stateful: {checkpoint: {every: 1s, dir: /c}}, standby"
+    )
+
+
+def _unread(text: str) -> list[str]:
+    return [note for note in describe_text(text).notes if "says nothing" in note]
+
+
+def test_bare_metal_tells_of_every_field_that_it_does_not_read() -> None:
+    given = "{backups: 2, window: 8, checkpoint: {every: 1s, dir: /c}, delta: Off}"
+    place, why = "spec.operators[1].stateful", 'says nothing in mode "None"'
+    assert _unread(_stateful("None", given))[:4] == [
+        f"{place}.backups: {why}, which has no backups; leave it out (line 17)",
+        f"{place}.window: {why}, where nothing waits for a state; leave it out (line 17)",
+        f"{place}.checkpoint: {why}, which captures no state; leave it out (line 17)",
+        f"{place}.delta: {why}, which captures no state; leave it out (line 17)",
+    ]
+    assert not [note for note in _unread(_stateful("None", "{backups: 0}")) if "[1]" in note]
+    assert not _unread(_stateful("NonStop", given))
+
+
+def test_a_mode_that_runs_again_tells_of_a_default_that_is_given() -> None:
+    given = "{backups: 1, window: 4, checkpoint: {every: 1s, dir: /c}, delta: Off}"
+    place, why = "spec.operators[1].stateful", 'says nothing in mode "LineageStash"'
+    assert _unread(_stateful("LineageStash", given)) == [
+        f"{place}.backups: {why}, which has no backups; leave it out (line 17)",
+        f"{place}.window: {why}, where nothing waits for a state; leave it out (line 17)",
+    ], "captures are compared there, too"
+
+
+def test_bare_metal_counts_no_backups_and_starts_none() -> None:
+    description = describe_text(_stateful("None", "{backups: 2}"))
+    assert [(op.name, op.roles, op.instances) for op in description.operators[1:]] == [
+        ("b", (("primary", 1),), 1),
+        ("c", (("primary", 1), ("standby", 1)), 2),
+    ]
+    assert not [note for note in description.notes if "has no backup:" in note], "said of the mode already"

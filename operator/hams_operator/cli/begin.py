@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from hams_graph import InvalidGraph, describe, load
+from hams_graph import InvalidGraph, describe_file
 from hams_graph.describe import Description
 from hams_operator.cli.output import Output, complain, print_json
 
@@ -38,7 +38,7 @@ def validate(file: Path, output: Output, on_kubernetes: bool = False) -> int:
     """All errors (exit 1), or what the graph means. `on_kubernetes`: what only a cluster asks for is asked
     for, too."""
     try:
-        description = describe(load(file, on_kubernetes=on_kubernetes))
+        description = describe_file(file, on_kubernetes=on_kubernetes)
     except InvalidGraph as error:
         if output is Output.JSON:
             print_json({"valid": False, "problems": [asdict(problem) for problem in error.problems]})
