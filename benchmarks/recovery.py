@@ -26,7 +26,7 @@ from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.judged import complete, judged
 from benchmarks.kills import Target, aim
 from benchmarks.plots import cumulative
-from benchmarks.report import Result, add_options, deliver, ms, rows_of
+from benchmarks.report import Result, add_options, counted, deliver, ms, rows_of
 from hams_graph import load
 from hams_load.traffic import percentile
 from hams_operator.local.supervisor import Supervisor
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench recovery", description=__doc__)
     add_options(parser)
-    parser.add_argument("--kills", type=int, default=20, help="per cell")
+    parser.add_argument("--kills", type=counted, default=20, help="per cell")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--cells", default="", help="names, separated by commas; all if left out")
     parser.add_argument("--short", action="store_true", help="two kills per cell, small states only")

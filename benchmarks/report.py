@@ -9,6 +9,12 @@ from typing import Any
 
 Result = dict[str, object]
 
+counted_max = 100_000
+"""Kills, clients or pairs of windows: more take weeks."""
+
+seconds_max = 3600.0
+"""Of one window."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """`--out` and `--output`, which every measurement has."""
@@ -25,6 +31,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="print a table, or the JSON that --out writes and nothing else",
     )
+
+
+def counted(text: str) -> int:
+    """How many of something are measured: of none there is no median."""
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:7]) <= counted_max):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {counted_max}, found {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """How long something is measured."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= seconds_max:
+        raise argparse.ArgumentTypeError(
+            f"expected seconds above 0 and at most {seconds_max:g}, found {text!r}"
+        )
+    return value
 
 
 def deliver(

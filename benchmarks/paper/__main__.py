@@ -28,7 +28,7 @@ from benchmarks.paper.services import (
     read_times,
     too_little_memory,
 )
-from benchmarks.report import Result, add_options, rows_of
+from benchmarks.report import Result, add_options, counted, rows_of, seconds
 from hams_operator.local.capacity import cores
 from hams_operator.local.supervisor import CannotStart
 
@@ -91,6 +91,11 @@ class Run:
     def scaled(self) -> Sequence[Service]:
         """Where the size of states is varied."""
         return self.services if self.services_given else [SERVICES[name] for name in overhead.SCALED]
+
+    def largest_of(self, part: str) -> Settings:
+        """The settings of a part with its largest batch: cells of a state grow with their rows."""
+        settings = self.settings_of(part)
+        return replace(settings, batch=max(self.batches)) if part == "batches" else settings
 
     @property
     def batches(self) -> Sequence[int]:
@@ -276,10 +281,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
     parser.add_argument("--short", action="store_true", help="SP and OLM, a few windows: does it run?")
     parser.add_argument(
-        "--kills", type=int, default=None, help=f"of each kind ({KILLS}; part divergence: {divergence.KILLS})"
+        "--kills",
+        type=counted,
+        default=None,
+        help=f"of each kind ({KILLS}; part divergence: {divergence.KILLS})",
     )
-    parser.add_argument("--pairs", type=int, default=6, help="pairs of windows")
-    parser.add_argument("--window-s", type=float, default=10.0)
+    parser.add_argument("--pairs", type=counted, default=6, help="pairs of windows")
+    parser.add_argument("--window-s", type=seconds, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     return parser
 
@@ -317,9 +325,10 @@ def _run(options: argparse.Namespace) -> Run:
         1 if options.short else options.kills,
         options.states,
     )
-    for mode in dict.fromkeys(mode for part in _parts(options) for mode in run.modes_of(part)):
-        if (said := too_little_memory(services, mode, settings)) is not None:
-            raise ValueError(said)
+    for part in _parts(options):
+        for mode in run.modes_of(part):
+            if (said := too_little_memory(services, mode, run.largest_of(part))) is not None:
+                raise ValueError(said)
     return run
 
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -306,9 +306,7 @@ def too_little_memory(services: list[Service], mode: str, settings: Settings) ->
 
 
 def _smaller(settings: Settings, part: int) -> Settings:
-    return Settings(
-        models=settings.models, state=settings.state, bytes=settings.bytes / part, batch=settings.batch
-    )
+    return replace(settings, bytes=settings.bytes / part)
 
 
 def first_value(request: InferTensor) -> int:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.paper import __main__ as command
-from benchmarks.paper import estimate, services
+from benchmarks.paper import estimate, overhead, services
 from benchmarks.paper.files import deliver_part, merged
 from benchmarks.paper.overhead import compared
 from benchmarks.paper.paired import orders, rate, ratio_of_medians, ratio_of_rates, wander
+from benchmarks.paper.peers import measure
 from benchmarks.paper.running import Failed, Sample, cpu_of_family
 from benchmarks.paper.services import MODES, SERVICES, Settings, graph_file, graph_of, read_times, state_bytes
 from benchmarks.paper.tables import setting
@@ -240,6 +241,48 @@ def test_too_little_memory_is_told_with_what_is_needed_and_what_fits(
     assert "OLV in mode NonStop needs about 10.8 GB" in said
     assert "6.0 GB are free: --bytes 1/4 makes the states smaller" in said
     assert services.too_little_memory([SERVICES["OLV"]], "NonStop", Settings(bytes=0.25)) is None
+
+
+def test_a_part_with_larger_batches_needs_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fd = SERVICES["FD"]
+    small, large = Settings(state="cells"), Settings(state="cells", batch=max(overhead.BATCHES))
+    needed = [services.memory_needed(fd, "NonStop", settings) for settings in (small, large)]
+    assert needed[0] < needed[1]
+    monkeypatch.setattr(services, "memory_available", lambda: needed[0])
+    arguments = ("--services", "FD", "--state", "cells", "--modes", "NonStop")
+    assert run_of("--part", "overhead", *arguments)
+    with pytest.raises(ValueError, match="FD in mode NonStop needs about"):
+        run_of("--part", "batches", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--kills", "0", "expected a whole number from 1 to 100000, found '0'"),
+        ("--pairs", "0", "expected a whole number from 1 to 100000, found '0'"),
+        ("--pairs", "-1", "expected a whole number from 1 to 100000, found '-1'"),
+        ("--window-s", "0", "expected seconds above 0 and at most 3600, found '0'"),
+        ("--window-s", "nan", "expected seconds above 0 and at most 3600, found 'nan'"),
+    ],
+)
+def test_of_nothing_there_is_no_median(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main([f"{option}={value}"])
+    assert f"argument {option}: {said}" in capsys.readouterr().err
+
+
+def test_who_asks_for_ray_and_has_none_is_told_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "PYTHON", tmp_path / "python")
+    with pytest.raises(SystemExit):
+        command.main(["--part", "peers"])
+    assert capsys.readouterr().err.endswith(
+        "part peers needs Ray Serve, which is not installed: `make bench-peers` installs and runs it\n"
+    )
+    assert "peers" not in command._parts(command._parser().parse_args(["--part", "all"]))
 
 
 def test_cells_are_what_changes_and_a_learner_changes_everything() -> None:
