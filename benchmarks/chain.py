@@ -11,9 +11,10 @@ import asyncio
 import math
 import os
 import platform
+import subprocess
 import sys
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from hams_graph import load
 from hams_load.traffic import percentile
 from hams_operator.graph_status import awaited
 from hams_operator.local.supervisor import Supervisor
+from hams_protocol import modes
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "chain"
 SIZES_BYTES = (4096, 1 << 20)
@@ -182,8 +184,28 @@ def machine() -> dict[str, object]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "at": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "versions": {name: version(name) for name in packages},
+        "versions": {name: version(name) for name in packages} | _installed("torch"),
+        "commit": commit(),
+        "compiled": not modes.__file__.endswith(".py"),
     }
+
+
+def commit() -> str:
+    """The commit of the sources, with a plus where something was changed since; "" outside a repository."""
+    git = ("git", "-C", str(Path(__file__).parent))
+    try:
+        name = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, check=False)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False)
+    except OSError:
+        return ""
+    return "" if name.returncode else name.stdout.decode().strip() + ("+" if changed.stdout else "")
+
+
+def _installed(name: str) -> dict[str, str]:
+    try:
+        return {name: version(name)}
+    except PackageNotFoundError:
+        return {}
 
 
 def _processor() -> str:

@@ -84,6 +84,15 @@ def machine_name(machine: Mapping[str, Any]) -> str:
     return f"{machine['cores']} cores, {machine['processor']}"
 
 
+def code(machine: Mapping[str, Any]) -> dict[str, object]:
+    """What ran: it stands in each row, as pieces of one page are measured over many commits."""
+    return {
+        "commit": machine["commit"],
+        "compiled": machine["compiled"],
+        "torch": machine["versions"].get("torch", ""),
+    }
+
+
 def _take_in(part: str, result: Result, folder: Path) -> None:
     """Rows into their places among those of earlier runs."""
     folder.mkdir(exist_ok=True)
@@ -91,7 +100,7 @@ def _take_in(part: str, result: Result, folder: Path) -> None:
     before = json.loads(file.read_text()) if file.is_file() else {"rows": []}
     machine: Any = result["machine"]
     name = machine_name(machine)
-    more = {"machine": name, "measured": machine["at"], "command": result["command"]}
+    more = {"machine": name, "measured": machine["at"], "command": result["command"], **code(machine)}
     stamped = [{**row, **more} for row in rows_of(result)]
     together = {
         **result,

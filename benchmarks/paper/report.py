@@ -20,6 +20,7 @@ from benchmarks.paper.tables import (
     ABSENT,
     PAPER_PERCENT,
     Table,
+    code_of,
     interval,
     machine_of,
     on_machines,
@@ -152,14 +153,17 @@ def _facts(results: Mapping[str, Result]) -> str:
     """Each machine that anything was measured on, and the days."""
     machines: dict[str, dict[str, Any]] = {}
     days: dict[str, set[str]] = defaultdict(set)
+    codes: dict[str, set[str]] = defaultdict(set)
     for result in results.values():
         machines |= result.get("machines", {})  # type: ignore[arg-type]
         for row in rows_of(result):
             days[machine_of(row)].add(str(row.get("measured", ""))[:10])
+            codes[machine_of(row)].add(code_of(row))
     return "".join(
         f'<p class="facts">{escape(name)}: {facts["memory_gib"]} GiB, Linux {facts["kernel"]}, '
         f"Python {facts['python']}; {escape(_versions(facts))}. "
-        f"Measured on {', '.join(sorted(filter(None, days[name])))}.</p>"
+        f"Measured on {', '.join(sorted(filter(None, days[name])))}. "
+        f"Code: {escape('; '.join(sorted(codes[name])))}.</p>"
         for name, facts in machines.items()
     )
 

@@ -41,12 +41,22 @@ def machine_of(row: Row) -> str:
     return str(row.get("machine", "this machine"))
 
 
+def code_of(row: Row) -> str:
+    """What ran: the commit, whether its core was machine code, and torch where its networks are real."""
+    if "commit" not in row:
+        return "not recorded"
+    core = "compiled" if row["compiled"] else "not compiled"
+    torch = f"torch {row['torch']}" if row.get("models") == "real" and row["torch"] else ""
+    return ", ".join(filter(None, (row["commit"], core, torch)))
+
+
 def on_machines(table: Table, rows: Sequence[Row]) -> Table:
-    """With a column that names the machine of each row, if there are several."""
-    if len({machine_of(row) for row in rows}) < 2:
-        return table
-    lines = ((*line, machine_of(row)) for line, row in zip(table.lines, rows, strict=True))
-    return Table((*table.head, "machine"), tuple(lines))
+    """With columns that name the machine and the code of each row, where there are several."""
+    for name, of in (("machine", machine_of), ("code", code_of)):
+        if len(set(map(of, rows))) > 1:
+            told = ((*line, of(row)) for line, row in zip(table.lines, rows, strict=True))
+            table = Table((*table.head, name), tuple(told))
+    return table
 
 
 def interval(percent: Mapping[str, float]) -> str:

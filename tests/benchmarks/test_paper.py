@@ -32,7 +32,9 @@ MACHINE = {
     "memory_gib": 24,
     "kernel": "6",
     "python": "3.11",
-    "versions": {"numpy": "2"},
+    "versions": {"numpy": "2", "torch": "2.11"},
+    "commit": "0123abcd",
+    "compiled": True,
 }
 EACH = pytest.mark.parametrize("name", SERVICES)
 

@@ -1,20 +1,26 @@
 """The page, the goals, and what is read out of traces, on rows that are made up."""
 
 import argparse
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.chain import machine
 from benchmarks.paper.breakdown import PARTS, batches_of, by_kind, covered, state_steps
 from benchmarks.paper.divergence import guilt
 from benchmarks.paper.files import deliver_part
 from benchmarks.paper.goals import MET, MISSED, TOO_SHORT, UNMEASURED, VOID, goals
+from benchmarks.paper.peers import measure
 from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.recovery import CORRELATED, cases_of
 from benchmarks.paper.running import Sample
 from benchmarks.paper.services import SERVICES, Settings
 from benchmarks.paper.tables import paper_percent, table_of
 from benchmarks.paper.traces import Note, notes, recovered
+
+from hams_protocol import modes
 
 
 def paired(
@@ -141,7 +147,9 @@ MACHINE = {
     "memory_gib": 24,
     "kernel": "6",
     "python": "3.11",
-    "versions": {"numpy": "2"},
+    "versions": {"numpy": "2", "torch": "2.11"},
+    "commit": "0123abcd",
+    "compiled": True,
 }
 
 
@@ -165,6 +173,31 @@ def page_of(folder: Path, *results: dict[str, Any]) -> str:
     for result in results:
         deliver_part("overhead", {"overhead": {"command": "x", **result}}, options)
     return (folder / "paper" / "index.html").read_text()
+
+
+def test_rows_say_which_code_ran_and_the_page_shows_it(tmp_path: Path) -> None:
+    pure = MACHINE | {"commit": "4567cdef+", "compiled": False}
+    page = page_of(
+        tmp_path,
+        {"machine": MACHINE, "rows": [paired(over=0.7)]},
+        {"machine": pure, "rows": [paired("FD") | {"models": "real"}]},
+    )
+    assert "Code: 0123abcd, compiled; 4567cdef+, not compiled, torch 2.11." in page
+    assert "<th>code</th>" in page, "a column, where rows differ"
+    written = json.loads((tmp_path / "paper" / "overhead.json").read_text())["rows"]
+    assert [(row["commit"], row["compiled"]) for row in written] == [("0123abcd", True), ("4567cdef+", False)]
+
+
+def test_a_machine_tells_what_runs_on_it() -> None:
+    told = machine()
+    assert re.fullmatch(r"([0-9a-f]{8}\+?)?", str(told["commit"]))
+    assert told["compiled"] is not modes.__file__.endswith(".py")
+
+
+def test_the_version_of_ray_is_that_beside_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "ray-2.60.0.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(measure, "PYTHON", tmp_path / "bin" / "python")
+    assert measure.ray_version() == "2.60.0"
 
 
 def test_rows_of_another_machine_stand_apart_and_the_page_names_each(tmp_path: Path) -> None:

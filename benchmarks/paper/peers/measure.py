@@ -27,6 +27,8 @@ from benchmarks.report import ms
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 SERVED = ("SP", "OLM")
+OPTIMIZED = "RAY_SERVE_THROUGHPUT_OPTIMIZED"
+"""Its documented setting for throughput."""
 STARTED_S = 180.0
 GAP_S = 15.0
 """Load goes on for so long after a kill."""
@@ -41,6 +43,12 @@ def missing() -> str | None:
     return "part peers needs Ray Serve, which is not installed: `make bench-peers` installs and runs it"
 
 
+def ray_version() -> str:
+    """The one that is installed beside us."""
+    found = sorted(PYTHON.parents[1].glob("lib/python*/site-packages/ray-*.dist-info"))
+    return found[-1].name.removeprefix("ray-").removesuffix(".dist-info") if found else "unknown version"
+
+
 async def peers(services: Sequence[Service], settings: Settings, plan: Plan) -> list[dict[str, object]]:
     """Rows of both systems, service by service."""
     rows: list[dict[str, object]] = []
@@ -49,7 +57,7 @@ async def peers(services: Sequence[Service], settings: Settings, plan: Plan) -> 
             continue
         async with ray_serve(service, settings) as (asked, kill):
             rows.append(
-                await _row(service, "Ray Serve", "RAY_SERVE_THROUGHPUT_OPTIMIZED=1", asked, kill, plan)
+                await _row(service, "Ray Serve", f"{ray_version()}, {OPTIMIZED}=1", asked, kill, plan)
             )
         async with running(service, "NonStop", settings, standby=True) as graph:
             how = "NonStop, one backup for each state"
@@ -142,7 +150,7 @@ async def ray_serve(service: Service, settings: Settings) -> AsyncIterator[tuple
             env={
                 **os.environ,
                 "PYTHONPATH": f"{FOLDER}:{ROOT / 'model-sdk'}",
-                "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+                OPTIMIZED: "1",
             },
         )
         assert process.stdout is not None, "a pipe"
