@@ -127,6 +127,7 @@ async def _cell(mode: str, size: int, seconds: float, changed: str, delta: str) 
         "state_mb": size,
         "changed": changed,
         "delta": delta,
+        "seconds": seconds,
         "per_s": round(len(busy) / seconds, 2),
         "p50_ms": round(1000 * percentile(alone, 0.5), 2),
         "p99_ms": round(1000 * percentile(alone, 0.99), 2),

@@ -39,7 +39,7 @@ Rows = list[dict[str, object]]
 
 MODES_OF = {
     "ablations": MODES_IN_ORDER,
-    "recovery": ("NonStop", "Remus", "LineageStash"),
+    "recovery": MODES,
     "divergence": MODES,
 }
 """Modes of a part, where none are named; of all others the two ends."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.report import draw, write_page
-from benchmarks.paper.tables import table_of
+from benchmarks.paper.tables import machine_name, table_of
 from benchmarks.report import Result, rows_of
 
 KEYS = (
@@ -77,11 +77,6 @@ def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Nam
 def as_json(results: Mapping[str, Result]) -> str:
     """One result alone, several by their parts."""
     return json.dumps(results if len(results) > 1 else next(iter(results.values())), indent=1)
-
-
-def machine_name(machine: Mapping[str, Any]) -> str:
-    """What is told apart by it: rows of two machines do not compare."""
-    return f"{machine['cores']} cores, {machine['processor']}"
 
 
 def code(machine: Mapping[str, Any]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.breakdown import PARTS
-from benchmarks.paper.goals import MET, MISSED, UNMEASURED, goals
+from benchmarks.paper.goals import MET, MISSED, TWO_OPERATORS, UNMEASURED, goals
 from benchmarks.paper.published import PUBLISHED
 from benchmarks.paper.services import MODES, SERVICES, replays
 from benchmarks.paper.tables import (
@@ -22,6 +22,7 @@ from benchmarks.paper.tables import (
     Table,
     code_of,
     interval,
+    machine_name,
     machine_of,
     on_machines,
     paper_percent,
@@ -68,6 +69,21 @@ says of its own.</p>
 <p>Data come from packages: digits of scikit-learn, prices of vega_datasets, texts of
 <code>pydoc_data.topics</code>; speech is synthesised from words. No accuracy is claimed.</p>
 """
+MORE = """
+<p><code>--part all</code> leaves out, and these calls add:</p><ul>
+<li><code>hams bench paper --part overhead --state cells --modes NonStop</code>: states that hold only what
+changes.</li>
+<li><code>hams bench paper --part overhead --states whole --loads L1</code>: whole states, one batch under
+way.</li>
+<li><code>hams bench paper --part overhead --services OLV --times light --modes NonStop --loads L1</code>: a
+last operator that hides no delivery.</li>
+<li><code>hams bench paper --part overhead --models real --bytes 1 --modes NonStop</code>, the same with
+<code>--pace none</code>, and <code>--part recovery --models real --modes NonStop</code>: real networks, on a
+GPU.</li>
+<li><code>hams bench overhead</code>: two operators of 50 MB; with <code>--out</code> a file
+<code>overhead.json</code> beside this folder, this page takes its rows in.</li>
+<li><code>make bench-peers</code>: Ray Serve, where it is not installed.</li></ul>
+"""
 UNREAL = "<p>Real models on a GPU: not measured.</p>"
 
 STYLE = """
@@ -96,6 +112,7 @@ def write_page(folder: Path) -> None:
     """`index.html` of all parts that lie in a folder; rows of one machine beside each other."""
     results = parts_of(folder)
     rows = {part: rows_of(result) for part, result in results.items() if part in TITLES}
+    rows |= {TWO_OPERATORS: beside} if (beside := _beside(folder)) else {}
     machines = list(dict.fromkeys(machine_of(row) for each in rows.values() for row in each))
     sections = [_facts(results), HEAD]
     if not any(row.get("models") == "real" for each in rows.values() for row in each):
@@ -112,6 +129,7 @@ def write_page(folder: Path) -> None:
         if part in ("overhead", "ablations"):
             table = f"<details><summary>{len(rows[part])} rows</summary>{table}</details>"
         sections.append(_section(TITLES[part], _picture(folder, part), table))
+    sections.append(_section("What needs a call of its own", MORE))
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>HAMS: the evaluation</title>'
         f"<style>{STYLE}</style></head><body><h1>HAMS: six services, and what each mode costs</h1>"
@@ -119,6 +137,15 @@ def write_page(folder: Path) -> None:
         + "</body></html>\n"
     )
     (folder / "index.html").write_text(text, encoding="utf-8")
+
+
+def _beside(folder: Path) -> list[Row]:
+    """Rows of `hams bench overhead`, if it wrote its file beside the folder; each with its machine."""
+    file = folder.parent / "overhead.json"
+    result = json.loads(file.read_text()) if file.is_file() else {}
+    if result.get("bench") != "overhead":
+        return []
+    return [{**row, "machine": machine_name(result["machine"])} for row in rows_of(result)]
 
 
 def html(table: Table) -> str:

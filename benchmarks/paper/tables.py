@@ -36,6 +36,11 @@ def table_of(part: str, rows: Sequence[Row]) -> Table:
     return _TABLES[part](rows)
 
 
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """What is told apart by it: rows of two machines do not compare."""
+    return f"{machine['cores']} cores, {machine['processor']}"
+
+
 def machine_of(row: Row) -> str:
     """Where it was measured."""
     return str(row.get("machine", "this machine"))

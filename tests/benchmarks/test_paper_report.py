@@ -11,7 +11,16 @@ from benchmarks.chain import machine
 from benchmarks.paper.breakdown import PARTS, batches_of, by_kind, covered, state_steps
 from benchmarks.paper.divergence import guilt
 from benchmarks.paper.files import deliver_part
-from benchmarks.paper.goals import MET, MISSED, TOO_SHORT, UNMEASURED, VOID, goals
+from benchmarks.paper.goals import (
+    MET,
+    MISSED,
+    MODES_IN_ORDER,
+    TOO_SHORT,
+    TWO_OPERATORS,
+    UNMEASURED,
+    VOID,
+    goals,
+)
 from benchmarks.paper.peers import measure
 from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.recovery import CORRELATED, cases_of
@@ -432,7 +441,8 @@ def test_a_state_that_is_run_again_takes_its_time_and_loses_nothing(
 
 
 def test_what_a_mode_does_not_promise_is_no_failure_of_the_others() -> None:
-    rows = {"divergence": [DIVERGED, GUILTY | {"ok": False}], "recovery": [run_again(900.0, ok=False)]}
+    each = [DIVERGED | {"mode": mode} for mode in MODES_IN_ORDER]
+    rows = {"divergence": [*each, GUILTY | {"ok": False}], "recovery": [run_again(900.0, ok=False)]}
     said = verdicts(rows)
     assert said["failed, lost or doubled over all kills"] == MET
     two = "units with two visible values, a random learner killed"
@@ -441,6 +451,64 @@ def test_what_a_mode_does_not_promise_is_no_failure_of_the_others() -> None:
     assert verdicts({"divergence": [innocent]})[f"{two}, LineageStash"] == MISSED
     assert verdicts({"divergence": [DIVERGED | {"two_values": 1}]})[two] == MISSED
     assert verdicts({"divergence": [DIVERGED | {"kills": 2}]})[two] == TOO_SHORT
+
+
+def test_of_a_mode_that_nobody_killed_nothing_is_known() -> None:
+    what = "failed, lost or doubled over all kills"
+    some = [killed("SP", "o2 both", 30.0, mode=mode) for mode in ("NonStop", "Remus")]
+    assert verdicts({"recovery": some})[what] == TOO_SHORT
+    every = [killed("SP", "o2 both", 30.0, mode=mode) for mode in MODES_IN_ORDER]
+    (goal,) = [goal for goal in goals({"recovery": every}) if goal.what == what]
+    assert (goal.verdict, goal.measured) == (
+        MET,
+        "0 of 4 kinds of kill, 40 kills in NonStop, BufferedOutputs, StopAndCopy, Remus",
+    )
+
+
+def test_real_networks_have_their_own_times_after_a_kill() -> None:
+    rows = {"recovery": [killed("SP", "o2 both", 30.0, models="real"), killed("SP", "o2 both", 36.0)]}
+    said = verdicts(rows)
+    assert (said[PRIMARY], said[f"{PRIMARY[:-1]}, real networks)"]) == (MISSED, MET)
+
+
+def two_operators(changed: str, delta: str, lost: float, added: float, **more: Any) -> dict[str, Any]:
+    return {
+        "mode": "NonStop",
+        "state_mb": 50,
+        "changed": changed,
+        "delta": delta,
+        "seconds": 10.0,
+        "throughput_loss_percent": lost,
+        "latency_added_ms": added,
+        **more,
+    }
+
+
+def test_two_operators_of_50_mb_are_judged_where_their_rows_lie_beside_the_page(tmp_path: Path) -> None:
+    rows = [
+        two_operators("4 KiB", "Auto", 1.5, 3.5),
+        two_operators("all", "Auto", 31.0, 18.0),
+        two_operators("all", "Off", 30.0, 18.5),
+    ]
+    what = "hams bench overhead, 50 MB of which"
+    said = verdicts({TWO_OPERATORS: rows})
+    assert said[f"{what} 4 KiB change: throughput lost"] == MET
+    assert said[f"{what} 4 KiB change: latency added"] == MISSED
+    assert said[f"{what} all change: throughput lost"] == MISSED, "not worse than whole states"
+    assert said[f"{what} all change: latency added"] == MET
+    assert verdicts({TWO_OPERATORS: rows[1:2]})[f"{what} all change: latency added"] == UNMEASURED
+    short = [two_operators("4 KiB", "Auto", 1.5, 3.5, seconds=2.0)]
+    assert verdicts({TWO_OPERATORS: short})[f"{what} 4 KiB change: latency added"] == TOO_SHORT
+    written = {"bench": "overhead", "machine": MACHINE, "rows": rows}
+    (tmp_path / "overhead.json").write_text(json.dumps(written))
+    page = page_of(tmp_path, {"machine": MACHINE, "rows": [paired()]})
+    assert f"{what} 4 KiB change: throughput lost" in page.split("goals are not measured yet")[0]
+
+
+def test_the_page_names_the_calls_that_all_leaves_out(tmp_path: Path) -> None:
+    page = page_of(tmp_path, {"machine": MACHINE, "rows": [paired()]})
+    for call in ("--state cells", "--times light", "--models real", "--states whole --loads L1"):
+        assert call in page.split("What needs a call of its own")[1], call
 
 
 def test_every_stateful_primary_is_killed_in_each_of_three_ways() -> None:
