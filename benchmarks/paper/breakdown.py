@@ -117,9 +117,9 @@ async def breakdown(
 async def _rows(service: Service, mode: str, settings: Settings, seconds: float) -> list[dict[str, object]]:
     async with recorded() as (_, traces), running(service, mode, settings) as graph:
         await graph.window(1, 2.0, 0.0)
-        before = graph.cpu_by_kind()
+        before, moved = graph.cpu_by_kind(), await graph.captured()
         samples = await graph.window(1, seconds, 0.0)
-        spent = graph.cpu_by_kind()
+        spent, total = graph.cpu_by_kind(), await graph.captured()
         lines = [note for note in notes(traces) if samples and samples[0].began <= note.at / 1e9]
     shared: dict[str, object] = {
         "service": service.name,
@@ -134,6 +134,9 @@ async def _rows(service: Service, mode: str, settings: Settings, seconds: float)
         },
         "cpu_ms_per_batch": {
             kind: round(1000 * (spent[kind] - before[kind]) / max(len(samples), 1), 3) for kind in spent
+        },
+        "mb_per_batch": {
+            name: round((total[name] - moved[name]) / max(len(samples), 1) / 1e6, 4) for name in total
         },
     }
     return [{**shared, **kind} for kind in by_kind(samples, batches_of(lines))]

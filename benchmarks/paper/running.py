@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
+
 from benchmarks.chain import redundant
 from benchmarks.paper.services import Service, Settings, graph_file, graph_of, kind_of, requests_of
 from hams_graph import load
@@ -22,6 +24,9 @@ REQUESTS = 16
 """Different requests that are asked in turn."""
 
 ANSWER_S = 60.0
+CAPTURED = {"captured": "captured", "compared": "compared", "copied and sent": "changed"}
+"""Bytes of states, and the proxies' metrics of them. What is copied is sent to each backup."""
+
 READY_S = 240.0
 """Large states take long to reach their backups."""
 
@@ -134,6 +139,11 @@ class Running(Asked):
             epochs |= {f"{table.op}/{number}": slot.epoch for number, slot in enumerate(table.slots)}
         return epochs
 
+    async def captured(self) -> dict[str, float]:
+        """Bytes of all captures of its models so far, by what was done with them."""
+        url = (await self.supervisor.status()).metrics
+        return sums((await asyncio.to_thread(httpx.get, url, timeout=ANSWER_S)).text)
+
     def cpu_s(self) -> float:
         """CPU seconds of all its processes so far."""
         return sum(cpu_of(pid) for pid in self._pids)
@@ -144,6 +154,17 @@ class Running(Asked):
         for pid, kind in self._pids.items():
             kinds[kind] += cpu_of(pid)
         return kinds
+
+
+def sums(page: str) -> dict[str, float]:
+    """What all processes of a page of metrics count of `CAPTURED`, 0 where none has a state."""
+    names = {f"hams_proxy_{metric}_bytes_total": name for name, metric in CAPTURED.items()}
+    totals = dict.fromkeys(CAPTURED, 0.0)
+    for line in page.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in names:
+            totals[names[name]] += float(line.rpartition(" ")[2])
+    return totals
 
 
 def cpu_of(pid: int) -> float:

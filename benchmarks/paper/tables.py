@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.paper.breakdown import PARTS as PARTS_OF_A_BATCH
 from benchmarks.paper.published import CORRELATED, PUBLISHED, STATELESS_MS, bare_ms
+from benchmarks.paper.running import CAPTURED
 from benchmarks.paper.services import PAPER_TIMES, replays
 
 Row = Mapping[str, Any]
@@ -233,7 +234,7 @@ def _breakdown(rows: Sequence[Row]) -> Table:
     kinds = sorted({kind for row in rows for kind in row["cpu_ms_per_batch"]})
     head = ("service", "mode", "kind", "setting", "batches", "latency ms",
             *(f"{name} ms" for name in PARTS_OF_A_BATCH), "states: capture / record / acknowledged ms",
-            *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
+            "states, MB a batch: " + " / ".join(CAPTURED), *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
     lines = [
         (
             row["service"],
@@ -244,11 +245,17 @@ def _breakdown(rows: Sequence[Row]) -> Table:
             _number(row["latency_ms"]),
             *(_number(row["parts_ms"][name]) for name in PARTS_OF_A_BATCH),
             "; ".join(_state(op, steps) for op, steps in row["states_ms"].items() if steps) or ABSENT,
+            _moved(row.get("mb_per_batch")),
             *(_number(row["cpu_ms_per_batch"].get(kind)) for kind in kinds),
         )
         for row in rows
     ]
     return Table(head, tuple(lines))
+
+
+def _moved(megabytes: Mapping[str, float] | None) -> str:
+    """Bytes of the states of one batch; rows that were measured before they were counted have none."""
+    return ABSENT if megabytes is None else " / ".join(f"{megabytes[name]:.2f}" for name in CAPTURED)
 
 
 def _state(operator: str, steps: Mapping[str, float]) -> str:
