@@ -3,18 +3,23 @@
 A cell kills the same thing again and again, waiting for full redundancy in between. Per kill: the longest
 time without any reply, and when it was detected (the topology lists the instance as revoked), decided (the
 next topology is committed), promoted (the new owner executes again) and answered (the first reply after the
-kill). *quiet* is the median of the longest waits without any kill in the same run; what a kill adds is the
-gap beyond it. After each cell the replies' counts and the history are judged: if anything was lost or
-doubled, the exit code is 1. `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json] [--output
-json]`.
+kill). All is looked for until everything is in sync again: a joiner's last step may be the longest wait.
+*load*, of large states: how long the new owner wrote the state into its model. *quiet* is the median of the
+longest waits without any kill in the same run; what a kill adds is the gap beyond it. After each cell the
+replies' counts and the history are judged: if anything was lost or doubled, the exit code is 1.
+
+`hams bench recovery [--short] [--cells NAME,...] [--out FILE.json] [--output json]`.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +30,7 @@ from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.judged import complete, judged
 from benchmarks.kills import Target, aim
+from benchmarks.paper.traces import notes, recovered
 from benchmarks.plots import cumulative
 from benchmarks.report import Result, add_options, counted, deliver, ms, rows_of
 from hams_graph import load
@@ -34,10 +40,12 @@ from hams_protocol.topology import Topology
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import Put
+from hams_wire.trace import ENVIRONMENT
 
 MIB = 1 << 20
-AROUND_S = 2.0
-"""A kill's effects are looked for this long before and after it."""
+
+AFTER_JOIN = 5
+"""Replies after everything is in sync again: the joiner's last step is among what is looked at."""
 
 ANSWERS_S = 60.0
 """Instances are seen, and answers come, within this time."""
@@ -45,15 +53,25 @@ ANSWERS_S = 60.0
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of kill. `targets`: (operator, role, process) of everything hit at once. `initialize_s`: how
-    long a model takes to start, so no replacement of what was killed is there before."""
+    """One kind of kill. `targets`: (operator, role, process) of everything hit at once. `touched_bytes` of
+    the state change with every batch. `initialize_s`: how long a model takes to start, so no replacement of
+    what was killed is there before."""
 
     name: str
     targets: tuple[Target, ...]
     state_bytes: int = MIB
+    touched_bytes: int = 4096
     read_only: bool = False
     rollback: bool = False
     initialize_s: float = 0.0
+
+    @property
+    def config(self) -> str:
+        """Of the model whose state is large."""
+        return (
+            f"{{stateBytes: {self.state_bytes}, touchedBytes: {0 if self.read_only else self.touched_bytes}, "
+            f"readOnly: {str(self.read_only).lower()}, initializeS: {self.initialize_s}, stamp: true}}"
+        )
 
 
 CELLS = (
@@ -70,7 +88,14 @@ CELLS = (
     Cell("both-late", (("b", "primary", "both"),), initialize_s=3.0),
     Cell("both-100MB", (("b", "primary", "both"),), state_bytes=100 * MIB),
     Cell("both-100MB-read-only", (("b", "primary", "both"),), state_bytes=100 * MIB, read_only=True),
+    Cell("joiner-100MB-read-only", (("b", "backup", "both"),), state_bytes=100 * MIB, read_only=True),
     Cell("both-500MB", (("b", "primary", "both"),), state_bytes=500 * MIB),
+    Cell(
+        "both-500MB-one-percent",
+        (("b", "primary", "both"),),
+        state_bytes=500 * MIB,
+        touched_bytes=5 * MIB,
+    ),
     Cell("both-500MB-read-only", (("b", "primary", "both"),), state_bytes=500 * MIB, read_only=True),
 )
 
@@ -80,11 +105,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("hams bench recovery", description=__doc__)
     add_options(parser)
     parser.add_argument("--kills", type=counted, default=20, help="per cell")
-    parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--clients", type=counted, default=2)
     parser.add_argument("--cells", default="", help="names, separated by commas; all if left out")
     parser.add_argument("--short", action="store_true", help="two kills per cell, small states only")
     options = parser.parse_args(arguments)
-    chosen = [cell for cell in CELLS if not options.cells or cell.name in options.cells.split(",")]
+    wanted = options.cells.split(",") if options.cells else [cell.name for cell in CELLS]
+    chosen = [cell for cell in CELLS if cell.name in wanted]
+    if unknown := set(wanted) - {cell.name for cell in CELLS}:
+        names = ", ".join(cell.name for cell in CELLS)
+        parser.error(f"no cell {', '.join(sorted(unknown))}. Known are {names}")
     if options.short:
         chosen = [cell for cell in chosen if cell.state_bytes <= MIB]
     result = uvloop.run(measure(chosen, 2 if options.short else options.kills, options.clients))
@@ -107,26 +136,24 @@ async def measure(cells: list[Cell], kills: int, clients: int) -> Result:
 async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object]:
     """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in
     place."""
-    touched = 0 if cell.read_only else 4096
-    config = (
-        f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: "
-        f"{str(cell.read_only).lower()}, "
-        f"initializeS: {cell.initialize_s}, stamp: true}}"
-    )
     operators = [
         stateless("a", "request"),
-        stateful("b", "a", config),
+        stateful("b", "a", cell.config),
         stateful("c", "b", backups=0 if cell.rollback else 1),
     ]
     history = Path(tempfile.mkdtemp(prefix="hams-history-", dir="/dev/shm"))
     try:
-        with graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path:
+        with (
+            traced(cell) as traces,
+            graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path,
+        ):
             supervisor = Supervisor(load(path), path, None, history, None)
             try:
                 await supervisor.start()
                 await redundant(supervisor)
-                row, log = await _loop(cell, supervisor, kills, clients, history)
+                row, log, struck = await _loop(cell, supervisor, kills, clients, history)
                 await complete(history)
+                row |= {} if traces is None else await asyncio.to_thread(loads, traces, cell, struck)
             finally:
                 await supervisor.stop()
         counts = (
@@ -141,13 +168,12 @@ async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object
 
 async def _loop(
     cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path
-) -> tuple[dict[str, object], Log]:
+) -> tuple[dict[str, object], Log, list[tuple[int, frozenset[str]]]]:
     port = int(supervisor.url.rsplit(":", 1)[1])
-    gaps: list[float] = []
-    slowest: list[float] = []
+    after: list[Effects] = []
     splits: list[dict[str, float]] = []
     quiet: list[float] = []
-    kills_at: list[int] = []
+    struck: list[tuple[int, frozenset[str]]] = []
     watcher = TopologyLog(supervisor.uid, EtcdCoordination(supervisor.etcd_endpoints))
     await watcher.start()
     loop = asyncio.get_running_loop()
@@ -160,17 +186,15 @@ async def _loop(
                 await log.more(50, ANSWERS_S)
                 quiet.append(log.longest_gap_s(begin, loop.time()))
                 await redundant(supervisor)
-                moment, struck_ns = (await aim(cell.targets, supervisor, ANSWERS_S)).kill()
-                kills_at.append(struck_ns)
-                await log.more(50, ANSWERS_S)
-                await redundant(supervisor)
-                around = min(loop.time(), moment + AROUND_S)
-                gaps.append(log.longest_gap_s(moment, around))
-                slowest.append(log.slowest_s(moment, around))
+                hit = await aim(cell.targets, supervisor, ANSWERS_S)
+                moment, struck_ns = hit.kill()
+                struck.append((struck_ns, hit.instances))
+                after.append(await effects(log, supervisor, moment))
                 splits.append(watcher.split(moment, log, history))
     finally:
         await watcher.close()
     base = percentile(quiet, 0.5)
+    gaps, slowest = [item.gap_s for item in after], [item.slowest_s for item in after]
     answer: dict[str, object] = {
         "cell": cell.name,
         "kills": len(gaps),
@@ -184,11 +208,56 @@ async def _loop(
         "slowest_max_ms": ms(max(slowest, default=0.0)),
         "gaps_ms": [ms(gap) for gap in gaps],
         "slowests_ms": [ms(slow) for slow in slowest],
-        "kills_at": kills_at,
+        "in_sync_median_ms": ms(percentile([item.in_sync_s for item in after], 0.5)),
+        "kills_at": [at for at, _ in struck],
     }
     for step in ("detect", "decide", "promote", "resend"):
         answer[f"{step}_ms"] = ms(percentile([split[step] for split in splits if step in split], 0.5))
-    return answer, log
+    return answer, log, struck
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What clients saw from a kill until everything was in sync again, and when that was, in s after it."""
+
+    gap_s: float
+    slowest_s: float
+    in_sync_s: float
+
+
+async def effects(log: Log, supervisor: Supervisor, moment: float) -> Effects:
+    """The longest wait may come long after the new owner answers: where a joiner takes its last step. So
+    it is looked for until there is nothing left to join. Raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    await log.more(50, ANSWERS_S)
+    await redundant(supervisor)
+    in_sync = loop.time()
+    await log.more(AFTER_JOIN, ANSWERS_S)
+    end = loop.time()
+    return Effects(log.longest_gap_s(moment, end), log.slowest_s(moment, end), in_sync - moment)
+
+
+@contextmanager
+def traced(cell: Cell) -> Iterator[Path | None]:
+    """A folder of traces, where the state is so large that its load counts, or where one is kept anyway."""
+    if ENVIRONMENT in os.environ:
+        yield Path(os.environ[ENVIRONMENT])
+    elif cell.state_bytes <= MIB:
+        yield None
+    else:
+        with tempfile.TemporaryDirectory(prefix="hams-trace-", dir="/dev/shm") as folder:
+            os.environ[ENVIRONMENT] = folder
+            try:
+                yield Path(folder)
+            finally:
+                del os.environ[ENVIRONMENT]
+
+
+def loads(traces: Path, cell: Cell, struck: Sequence[tuple[int, frozenset[str]]]) -> dict[str, object]:
+    """How long each new owner loaded the state before its first batch; `struck`: when, and who was hit."""
+    lines = notes(traces, f"{cell.targets[0][0]}-")
+    each = [parts["load"] for at, dead in struck if "load" in (parts := recovered(lines, at, dead))]
+    return {"loads_ms": [ms(load) for load in each], "load_ms": ms(percentile(each, 0.5)) if each else None}
 
 
 class TopologyLog:
@@ -285,7 +354,7 @@ def print_table(result: Result) -> None:
     steps = ("detect", "decide", "promote", "resend")
     print(
         f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} {'slowest':>8} "
-        + " ".join(f"{step:>7}" for step in steps)
+        + " ".join(f"{step:>7}" for step in (*steps, "load", "in sync"))
         + f" {'failed':>6} lost or doubled"
     )
     for row in rows:
@@ -295,6 +364,8 @@ def print_table(result: Result) -> None:
         )
         gaps += f" {row['slowest_max_ms']:8.1f}"
         split = " ".join(f"{row[f'{step}_ms']:7.1f}" for step in steps)
+        load = row.get("load_ms")
+        split += f" {'-' if load is None else f'{load:.1f}':>7} {row['in_sync_median_ms']:7.0f}"
         print(
             f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6} "
             f"{'nothing' if row['ok'] else 'SOMETHING'}"

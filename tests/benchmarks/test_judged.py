@@ -1,12 +1,16 @@
 """A run that lost or doubled something is not taken for a measurement."""
 
+import asyncio
+import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks.graphs import graph_file
+from benchmarks.asking import Log
 from benchmarks.http_load import first_numbers
 from benchmarks.judged import complete, judged, odd, open_requests
 
@@ -139,6 +143,7 @@ def test_recovery_exits_by_its_verdict(
         **gaps,
         **split,
         "slowest_max_ms": 1.0,
+        "in_sync_median_ms": 900.0,
         "gaps_ms": [1.0],
         "ok": ok,
         "violations": [],
@@ -178,3 +183,55 @@ def test_memory_is_measured_of_operators_with_the_policy_that_was_asked_for(
     with graph_file("memory", memory.operators_of(policy), {"x": "c.x"}) as path:
         served = load(path).data.operators
         assert {item.batch.policy.value for item in served} == {policy}
+
+
+def test_a_cell_that_nobody_knows_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        recovery.main(["--cells", "both,nobody"])
+    assert "no cell nobody. Known are model, proxy, both," in capsys.readouterr().err
+
+
+async def test_a_joiners_last_step_is_looked_at_however_late_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def at_once(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(recovery, "redundant", at_once)
+    monkeypatch.setattr(Log, "more", at_once)
+    log, struck = Log(), asyncio.get_running_loop().time() - 4.0
+    times = [struck + number / 10 for number in range(1, 31)] + [
+        struck + 3.5 + number / 10 for number in range(5)
+    ]
+    log.answered = list(itertools.pairwise(times))
+    seen = await recovery.effects(log, None, struck)  # type: ignore[arg-type]
+    assert seen.gap_s == pytest.approx(0.5), "from 3.0 to 3.5 s after the kill"
+    assert seen.in_sync_s == pytest.approx(4.0, abs=0.1)
+
+
+def test_cells_of_large_states_say_what_changes() -> None:
+    cells = {cell.name: cell for cell in recovery.CELLS}
+    assert "touchedBytes: 5242880" in cells["both-500MB-one-percent"].config
+    joiner = cells["joiner-100MB-read-only"]
+    assert joiner.targets == (("b", "backup", "both"),), "no failover is in the way"
+    assert "readOnly: true" in joiner.config
+    assert "touchedBytes: 0" in joiner.config
+
+
+def test_the_load_of_each_promotion_is_read_from_its_trace(tmp_path: Path) -> None:
+    ms = 1_000_000
+    (tmp_path / "b-1.trace").write_text(
+        f"{10 * ms} b-1 LoadState 3\n{11 * ms} b-1 Loaded\n"  # as it was rehearsed
+        f"{105 * ms} b-1 LoadState 7\n{109 * ms} b-1 Loaded\n{112 * ms} b-1 StartBatch r1\n"
+    )
+    (tmp_path / "c-0.trace").write_text(f"{101 * ms} c-0 StartBatch r0\n")
+    cell = next(cell for cell in recovery.CELLS if cell.name == "both-500MB-one-percent")
+    struck = [(100 * ms, frozenset({"b-0"}))]
+    assert recovery.loads(tmp_path, cell, struck) == {"loads_ms": [4.0], "load_ms": 4.0}
+    assert recovery.loads(tmp_path, cell, [(200 * ms, frozenset({"b-1"}))])["load_ms"] is None
+    with recovery.traced(cell) as folder:
+        assert folder is not None
+        assert os.environ["HAMS_TRACE"] == str(folder)
+    with recovery.traced(recovery.CELLS[0]) as folder:
+        assert folder is None
+    assert "HAMS_TRACE" not in os.environ

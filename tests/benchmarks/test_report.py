@@ -17,6 +17,7 @@ GAP = {
     "gap_without_kills_ms": 8.0,
     "gap_beyond_quiet_median_ms": 12.0,
     "slowest_max_ms": 40.0,
+    "in_sync_median_ms": 900.0,
     "gaps_ms": [20.0, 30.0],
 }
 SPLIT = {"detect_ms": 1.0, "decide_ms": 0.0, "promote_ms": 2.0, "resend_ms": 3.0}

@@ -3,11 +3,13 @@
 import struct
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hams_protocol.messages import StateRecord
+from hams_sdk.state import State
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.chunks import ChunkTable, Difference, count
@@ -118,6 +120,29 @@ def test_a_follower_that_is_promoted_can_tell_what_changed_since_what_it_was_sen
     made = again.state.laid_over(image(third, bytes(4 * CHUNK)), 0, 1)
     assert isinstance(made, ChunkTable)
     assert b"".join(made.views()) == bytes(primary.state)
+
+
+def test_of_50_MB_of_which_4_KiB_change_at_most_128_KiB_are_sent_with_a_batch() -> None:
+    """The state of `hams bench overhead`, as the SDK lays it out: a counter and one large array."""
+    count, ballast = np.zeros((), np.int64), np.zeros(50_000_000, np.uint8)
+    state, arena = State({"count": count, "ballast": ballast}), Arena(1 << 27)
+    primary = Primary(arena, 0)
+
+    def space(nbytes: int) -> memoryview:
+        primary.state = bytearray(nbytes)
+        return memoryview(primary.state)
+
+    state.capture(space)
+    primary.capture(0)
+    for version in range(1, 5):
+        count += 1
+        ballast[:4096] += 1
+        state.capture(space)
+        record = record_of(primary.capture(version), version, version - 1)
+        encoded = Codec(ArenaFactory(arena)).encode(record)
+        sent = len(encoded.metadata) + sum(view.nbytes for view in encoded.views)
+        assert 4096 < sent <= 128 << 10, f"version {version}: {sent} bytes"
+        del primary.tables[version - 1]
 
 
 def test_a_chunk_is_freed_with_the_last_version_that_shares_it() -> None:
