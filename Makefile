@@ -37,7 +37,7 @@ help: ## this list
 
 setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, torch for the demo (versions from requirements.lock)
 	@echo "setup: .venv is ready; next: . .venv/bin/activate && hams --help"
-	@echo "setup: make compile turns the core into machine code (optional; a C compiler, one to two minutes on two cores), which takes a third off each request"
+	@echo "setup: make compile turns the core into machine code (optional; a C compiler, one to two minutes on two cores), which takes a tenth off the processor time of a request"
 
 # ---- quality ----
 
@@ -74,7 +74,7 @@ test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the in
 fuzz: setup ## 100,000 cases of every fuzzer but that of requests to a live graph, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
 	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(patsubst tests,tests/fuzz,$(T))
 
-compile: .venv/.core ## turn the protocol core into machine code, if there is a C compiler: nothing else changes, all takes about two thirds of the time
+compile: .venv/.core ## turn the protocol core into machine code, if there is a C compiler: nothing else changes, a request takes a tenth less processor time
 	$(BIN)/python tools/compile.py
 
 compile-sim: .venv/.core ## the simulator too, for long runs of `make sim`: the same histories in three quarters of the time; compiles for some minutes
