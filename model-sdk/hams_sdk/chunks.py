@@ -16,7 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from hams_sdk.limits import BLOCK_CHUNKS_MAX, DENSE_AGAIN, DENSE_CAPTURES, DENSE_CHUNKS_MIN
+DENSE_CAPTURES = 8
+"""A leaf all of whose chunks changed in so many captures running is copied uncompared."""
+
+DENSE_AGAIN = 64
+"""Such a leaf is compared again in every one of so many captures."""
+
+DENSE_CHUNKS_MIN = 4
+"""Smaller leaves are always compared: their chunks are shared with others."""
+
+BLOCK_CHUNKS_MAX = 16
+"""Chunks that are compared in one call: one that differs is looked for only where the whole differs."""
 
 ALIGN = 64
 """Leaves of an image begin at multiples of this."""

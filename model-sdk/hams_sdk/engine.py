@@ -36,10 +36,12 @@ from hams_sdk.errors import (
     place_of,
     place_of_definition,
 )
-from hams_sdk.limits import WARM_UP_STATE_NBYTES_MAX
 from hams_sdk.model import Model, Outputs
 from hams_sdk.specs import OperatorSpec
 from hams_sdk.state import CaptureReport, Space, State
+
+WARM_UP_STATE_NBYTES_MAX = 256 << 20
+"""A state that is copied, so that a warm-up can be undone; a model with a larger one is not warmed up."""
 
 Gate = Callable[[], None]
 """Returns when the update stage may be entered; raises `Abandoned` if it must not be."""

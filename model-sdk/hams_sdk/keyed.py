@@ -17,7 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hams_sdk.errors import ModelFault, StateFault
-from hams_sdk.limits import KEY_BYTES_MAX, KEYED_ROW_BYTES_MAX, KEYED_ROWS_MAX, SLAB_BYTES
+
+KEY_BYTES_MAX = 1024
+"""A key of a `Keyed` mapping; each has that much room, of which 64 bytes are the default."""
+
+KEYED_ROW_BYTES_MAX = 1 << 20
+"""A row of a `Keyed` mapping."""
+
+KEYED_ROWS_MAX = 1 << 26
+"""Keys of a `Keyed` mapping."""
+
+SLAB_BYTES = 1 << 20
+"""A `Keyed` mapping grows by slabs of about so many bytes."""
 
 Key = str | int | bytes
 Value = Any

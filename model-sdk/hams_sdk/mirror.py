@@ -19,7 +19,12 @@ import numpy as np
 from hams_sdk import chunks
 from hams_sdk.chunks import ALIGN
 from hams_sdk.datatypes import torch_module
-from hams_sdk.limits import DEVICE_ROOM_SHARE, DEVICE_SPARE
+
+DEVICE_SPARE = 0.2
+"""Of a device's memory: so much stays free beside what a capture keeps there to compare with."""
+
+DEVICE_ROOM_SHARE = 8
+"""What is kept there has room for one part in so many more, as states grow."""
 
 _WORD_NBYTES = 8
 

@@ -17,8 +17,11 @@ from hams_sdk.chunks import ALIGN
 from hams_sdk.datatypes import is_tensor, leaf_nbytes
 from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
-from hams_sdk.limits import HEADER_STEP_BYTES
 from hams_sdk.tree import Versions, Writer
+
+HEADER_STEP_BYTES = 1024
+"""The header of a state image is padded to a multiple of this, so that a number in it which becomes longer
+moves no leaf: leaves that move count as changed."""
 
 MAGIC = b"HAMSST01"
 HEAD = struct.Struct("<8sQ")

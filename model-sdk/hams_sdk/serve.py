@@ -30,10 +30,15 @@ import hams_sdk
 from hams_sdk.datatypes import Array, read_tensor
 from hams_sdk.engine import Engine, UnitInput, UnitOutput, load_model, sizes
 from hams_sdk.errors import Abandoned, ContractBroken, HamsModelError, StateFault, UsageError, describe
-from hams_sdk.limits import CONNECT_RETRY_S, CONNECT_WAIT_S
 from hams_sdk.memory import Place, Regions
 from hams_sdk.specs import OperatorSpec
 from hams_sdk.wire import Channel, FrameKind, hello
+
+CONNECT_WAIT_S = 120.0
+"""How long the process waits for its proxy's socket to appear."""
+
+CONNECT_RETRY_S = 0.02
+"""Between two looks for that socket."""
 
 ALIGN = 64
 

@@ -21,9 +21,14 @@ from hams_sdk.chunks import ALIGN
 from hams_sdk.datatypes import is_tensor, leaf_nbytes, torch_module
 from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
-from hams_sdk.limits import CONSTANT_AGAIN, LAYOUT_DIFFERENCES_MAX
 from hams_sdk.model import Constant, Opaque
 from hams_sdk.plan import HEAD, MAGIC, Plan, Tracked, dtype_name, made_for, plan_of, shape_of
+
+LAYOUT_DIFFERENCES_MAX = 3
+"""Differences named when a state does not fit."""
+
+CONSTANT_AGAIN = 256
+"""Leaves that were declared constant are compared in every one of so many captures."""
 
 Space = Callable[[int], memoryview]
 """Called with the size of an image, returns writable memory of at least that many bytes."""

@@ -13,7 +13,9 @@ import numpy as np
 
 from hams_sdk.datatypes import is_tensor, torch_module
 from hams_sdk.errors import StateFault
-from hams_sdk.limits import TREE_DEPTH_MAX
+
+TREE_DEPTH_MAX = 64
+"""Nesting of a `state_dict`."""
 
 Json = Any
 Leaf = Any

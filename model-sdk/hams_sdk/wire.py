@@ -13,7 +13,9 @@ import struct
 from typing import Any
 
 from hams_sdk.errors import ContractBroken
-from hams_sdk.limits import FRAME_BYTES_MAX
+
+FRAME_BYTES_MAX = 16 << 20
+"""A control frame; tensors never travel in frames."""
 
 PROTOCOL = 2
 """Version of the contract that this SDK speaks."""

@@ -8,9 +8,15 @@ as `file:line`, so that it can be understood without a tool. Nothing here judges
 from dataclasses import dataclass
 from typing import TypedDict
 
-from hams_history.limits import evidence_lines_max, findings_per_invariant_max
 from hams_history.lines import encode
 from hams_history.source import History
+
+findings_per_invariant_max = 50
+"""Violations of one invariant that are explained; the others are counted. One fault breaks many lines, and
+the first ones tell."""
+
+evidence_lines_max = 12
+"""Lines shown with one violation."""
 
 TITLES = {
     "I1": "NoLoss: what was acknowledged survives",

@@ -10,10 +10,13 @@ import logging
 
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
-from hams_sidecar import limits
 from hams_wire import records
 from hams_wire.errors import CoordinationError, NoSpace, Unknown
 from hams_wire.node import Node
+
+drained_tries_max = 3
+"""A frontend of a deleted graph says so often that no client waits at it, if it does not hear whether that
+was written."""
 
 log = logging.getLogger("hams.frontend")
 
@@ -45,7 +48,7 @@ class Drained:
 
     async def _say(self, node: Node) -> bool:
         """Whether it is said. What may have been said is said once more: it is the same."""
-        for _ in range(limits.drained_tries_max):
+        for _ in range(drained_tries_max):
             try:
                 await node.tell(records.drained_key(self._uid, node.instance), b"")
                 return True

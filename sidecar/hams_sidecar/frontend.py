@@ -70,6 +70,14 @@ from hams_wire.peers.visits import Visit
 from hams_wire.process import Asked, Options, common_arguments, open_graph, run
 from hams_wire.tls import Certificates
 
+propagation_s = 0.2
+"""Time a local frontend serves on after readiness is refused; `--propagation-s` says otherwise (a Service on
+Kubernetes takes longer)."""
+
+in_place_bytes_min = 64 << 10
+"""Smaller tensors are copied from a request's body into memory of their own: the body may be as small, and
+was not received in place."""
+
 log = logging.getLogger(__name__)
 
 NO_META = Meta()
@@ -199,7 +207,7 @@ class GraphPort:
     def _payload(self, request: InferenceRequest) -> TensorPayload:
         """A payload that peers take: a layout is tried once. Raises ArenaFull, ArenaTooSmall, NotSendable."""
         if (
-            len(request.tensors[0].data) > limits.in_place_bytes_min
+            len(request.tensors[0].data) > in_place_bytes_min
             and (there := self._in_place(request.tensors)) is not None
         ):
             self._check_sendable(there)
@@ -535,7 +543,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--propagation-s",
         type=float,
-        default=limits.propagation_s,
+        default=propagation_s,
         help="how long to serve on when asked to end",
     )
     parser.add_argument(

@@ -22,12 +22,18 @@ from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_schedule.profile import Profiles
 from hams_schedule.stored import ProfileRefused, load, merge, packed, parts_of
-from hams_sidecar import limits
 from hams_wire import records
 from hams_wire.coordination.port import ABSENT, Coordination
 from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.node import Node
 from hams_wire.scheduling import PolicyQueue
+
+profile_report_s = 10.0
+"""What was learnt of an operator's times is written into etcd this often, if it has changed enough."""
+
+profile_news_share = 0.02
+profile_news_samples_max = 1024
+"""It has changed enough if so many of its samples are new, or a class was forgotten."""
 
 log = logging.getLogger("hams.proxy")
 
@@ -91,7 +97,7 @@ class ProfileStore:
             self._profiles.forget()
             self._adopted, self._written = 0, (0, 0)
 
-    async def run(self, now: Callable[[], Node | None], every_s: float = limits.profile_report_s) -> None:
+    async def run(self, now: Callable[[], Node | None], every_s: float = profile_report_s) -> None:
         """Write what the serving instance has learnt, and read what others have while this one has learnt
         nothing. Until cancelled."""
         while True:
@@ -165,7 +171,7 @@ class ProfileStore:
 
     def _has_changed(self, profiles: Profiles) -> bool:
         samples, resets = self._written
-        enough = min(limits.profile_news_share * samples, limits.profile_news_samples_max)
+        enough = min(profile_news_share * samples, profile_news_samples_max)
         return profiles.resets != resets or abs(profiles.samples - samples) > enough
 
 

@@ -45,13 +45,26 @@ from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
-from hams_wire.limits import policy_failure_chars_max
 from hams_wire.node import Node
 from hams_wire.peers.visits import Visit
 from hams_wire.process import Asked, Options, common_arguments, open_graph, run
 from hams_wire.profiles import encode_report, report
 from hams_wire.scheduling import PolicyQueue, queue_of
 from hams_wire.tls import Certificates
+
+policy_failure_chars_max = 500
+"""Characters of what a scheduling policy did wrong that are reported: an exception may quote a request."""
+
+arena_reserve_bytes = 64 << 20
+"""Part of a proxy's memory that only its own work (captures, outputs) may use, so that arriving tokens cannot
+starve it."""
+
+version_report_s = 60.0
+"""A primary writes the newest durable version of its state into etcd this often, if it has risen: what status
+shows is at most so old."""
+
+plan_slice_s = 0.002
+"""A scheduling policy works ahead for about so long at a time, while its model runs."""
 
 log = logging.getLogger("hams.proxy")
 
@@ -92,9 +105,7 @@ class Proxy(Sidecar):
         self._model = model
         self._predecessor = predecessor
         self._takeover = takeover
-        self.memory = Arena(
-            arena_bytes(model.arena), path=model.arena, reserve_nbytes=limits.arena_reserve_bytes
-        )
+        self.memory = Arena(arena_bytes(model.arena), path=model.arena, reserve_nbytes=arena_reserve_bytes)
         self._factory = ArenaFactory(self.memory)
         self._work = Work()
         self._link = ModelLink(graph, model.operator, self.memory, self.memory, self._emit)
@@ -289,7 +300,7 @@ class Proxy(Sidecar):
         node, queue = self.node, self._queue
         if node is None or queue is None:
             return
-        if queue.runs and queue.plan(node.now(), limits.plan_slice_s):
+        if queue.runs and queue.plan(node.now(), plan_slice_s):
             asyncio.get_running_loop().call_soon(self._plan)
         if self._serves not in ("", queue.serves):
             why = (
@@ -326,7 +337,7 @@ async def serve(options: Options, model: ModelOptions, asked: Asked) -> int:
 
 
 async def tell_version(
-    now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_report_s
+    now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = version_report_s
 ) -> None:
     """While this is the primary, write the newest durable version into etcd, where it has risen: for people's
     eyes. Until cancelled."""

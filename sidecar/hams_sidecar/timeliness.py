@@ -15,9 +15,13 @@ from hams_wire import limits, records
 from hams_wire.errors import CoordinationError
 from hams_wire.node import Node
 
+timeliness_report_s = 5.0
+"""An instance writes into etcd this often how it serves by deadlines, if that has changed: what status shows
+is at most so old."""
+
 log = logging.getLogger("hams.process")
 
-_LOOKS = round(limits.timeliness_window_s / limits.timeliness_report_s)
+_LOOKS = round(limits.timeliness_window_s / timeliness_report_s)
 
 
 @frozen
@@ -66,7 +70,7 @@ async def tell_timeliness(
     counts: Callable[[Node], ServedCounts | None],
     graph_uid: str,
     of: str,
-    every_s: float = limits.timeliness_report_s,
+    every_s: float = timeliness_report_s,
 ) -> None:
     """Write how the present instance serves into etcd, where that has changed. Until cancelled. `counts`:
     None where nobody counts."""

@@ -22,7 +22,28 @@ from math import sqrt
 
 from hams_protocol.ids import InstanceId
 from hams_protocol.lateness import Lateness
-from hams_wire import limits
+
+suspicion_deviations = 5.6
+"""A silence this many deviations above the mean gap has phi 8, a probability of 1e-8: the threshold that Akka
+and Cassandra begin with."""
+
+suspicion_deviation_share = 0.1
+"""Least deviation, as a share of `suspect_after_s`: a very regular peer is not suspected of a moment's
+delay."""
+
+suspicion_gaps = 200
+"""Gaps of one peer that are kept: some ten seconds of heartbeats, and as many as Akka keeps."""
+
+suspicion_gap_max_s = 2.0
+"""A longer gap teaches nothing: its peer was stopped or cut off, not slow."""
+
+suspicion_calm_s = 30.0
+"""What a wrong suspicion has added to the patience with a peer is halved after this long without another
+one."""
+
+suspicion_stretch_max = 8.0
+"""The silence allowed is never above this multiple of `suspect_after_s`: a flapping link must not teach
+patience without end."""
 
 
 class Gaps:
@@ -40,7 +61,7 @@ class Gaps:
         self._gaps.append(gap_s)
         self._sum += gap_s
         self._squares += gap_s * gap_s
-        if len(self._gaps) > limits.suspicion_gaps:
+        if len(self._gaps) > suspicion_gaps:
             oldest = self._gaps.popleft()
             self._sum -= oldest
             self._squares -= oldest * oldest
@@ -77,21 +98,21 @@ class Rhythm:
             return
         self.heard_s = at
         if self.suspected:
-            self.patience = min(2 * self.patience, limits.suspicion_stretch_max)
+            self.patience = min(2 * self.patience, suspicion_stretch_max)
             self.doubled_s = at
-        elif self.patience > 1.0 and at - self.doubled_s > limits.suspicion_calm_s:
+        elif self.patience > 1.0 and at - self.doubled_s > suspicion_calm_s:
             self.patience /= 2
             self.doubled_s = at
         self.suspected = False
-        if gap <= limits.suspicion_gap_max_s:
+        if gap <= suspicion_gap_max_s:
             self.gaps.add(gap)
 
     def timeout_s(self, suspect_after_s: float) -> float:
         """Silence after which this peer is suspected: where phi reaches its threshold, within the bounds."""
-        deviation_s = max(self.gaps.deviation_s, limits.suspicion_deviation_share * suspect_after_s)
-        unlikely_s = self.gaps.mean_s + limits.suspicion_deviations * deviation_s
+        deviation_s = max(self.gaps.deviation_s, suspicion_deviation_share * suspect_after_s)
+        unlikely_s = self.gaps.mean_s + suspicion_deviations * deviation_s
         least_s = self.patience * suspect_after_s
-        return min(max(unlikely_s, least_s), limits.suspicion_stretch_max * suspect_after_s)
+        return min(max(unlikely_s, least_s), suspicion_stretch_max * suspect_after_s)
 
 
 class FailureDetector:

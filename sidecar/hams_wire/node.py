@@ -57,6 +57,12 @@ from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 from hams_wire.tls import Certificates
 from hams_wire.trace import trace_from
 
+close_flush_s = 0.2
+"""What is queued may take this long to leave when an instance ends in order."""
+
+late_log_s = 10.0
+"""An instance that gets too little CPU says so at most this often."""
+
 log = logging.getLogger("hams.node")
 
 NOTES = frozenset(
@@ -233,7 +239,7 @@ class Node:
                 log.info("the registration is left to expire: %s", error)
         # After the registration: what was said last still leaves, and nobody dials an address that is about
         # to close.
-        await self.network.close(flush_s=limits.close_flush_s)
+        await self.network.close(flush_s=close_flush_s)
         await self._coordination.close()
         if self._history is not None:
             self._history.close()
@@ -440,7 +446,7 @@ class Node:
             return
         self._heartbeat = self._loop.call_at(again_at, self._beat)
         now, lateness = self._loop.time(), self.shell.detector.lateness
-        if not lateness.may_judge(now) and now >= self._late_logged_at + limits.late_log_s:
+        if not lateness.may_judge(now) and now >= self._late_logged_at + late_log_s:
             self._late_logged_at = now
             log.warning(
                 "this process gets too little CPU: it was late by %.2f s, and judges nobody for being silent",

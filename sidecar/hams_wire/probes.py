@@ -17,8 +17,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
-from hams_wire.limits import probe_answer_s, probe_line_bytes_max
 from hams_wire.tls import digest_of
+
+probe_answer_s = 2.0
+"""A question takes no longer than this, or its connection is closed."""
+
+probe_line_bytes_max = 4096
+"""Longest line of a question."""
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"

@@ -39,6 +39,9 @@ from hams_wire.tls import (
     read_text,
 )
 
+spec_pause_s = 0.2
+"""Between two looks for the graph of a process that starts."""
+
 EXIT_STOPPED = 75
 """The instance's part is over; its supervisor starts a fresh one (EX_TEMPFAIL)."""
 
@@ -206,7 +209,7 @@ async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
             raise records.MalformedRecord(
                 f"etcd holds no graph {uid!r}: nothing under {records.spec_key(uid)}"
             )
-        await asyncio.sleep(limits.spec_pause_s)
+        await asyncio.sleep(spec_pause_s)
 
 
 class Asked(asyncio.Event):

@@ -2,7 +2,11 @@
 
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.limits import copy_part_entries_max
-from hams_wire.limits import metadata_bytes_max, unit_metadata_bytes
+from hams_wire.limits import metadata_bytes_max
+
+unit_metadata_bytes = 2048
+"""What one token of one request takes of a message's metadata, but for its parameters: ids, dependencies, a
+client's trace."""
 
 
 def parameters_room(graph: Graph) -> int:

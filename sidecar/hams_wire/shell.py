@@ -20,6 +20,20 @@ from hams_protocol.messages import Heartbeat, Message, Suspect
 from hams_wire import limits
 from hams_wire.failure_detector import FailureDetector
 
+network_silence_s = 0.5
+"""A connection to a silent peer is broken off if the peer's kernel has acknowledged nothing for this long:
+the network between the two is cut. A process that is only slow has a kernel that answers."""
+
+heartbeats_per_suspicion = 3
+"""Heartbeats within the time after which silence is suspicious."""
+
+break_report_after_s = 0.1
+"""A broken connection is reported to the managers after this long, unless they have acted by then or it
+stands again."""
+
+heartbeat_min_s = 0.01
+"""Heartbeats are at least this far apart."""
+
 FOREVER = float("inf")
 MANAGER = "manager"
 
@@ -127,7 +141,7 @@ class Shell:
         self.of = of
         self.members: dict[InstanceId, Member] = {}
         self.stopped = False
-        self.heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
+        self.heartbeat_s = max(suspect_after_s / heartbeats_per_suspicion, heartbeat_min_s)
         self.detector = FailureDetector(suspect_after_s, self.heartbeat_s)
         self.taken: tuple[Event, ...] = ()
         self._host = host
@@ -191,7 +205,7 @@ class Shell:
         if self.of != MANAGER:
             # Not at once: a manager mostly sees the break itself, and a connection that is made anew is no
             # news.
-            heapq.heappush(self._breaks, (self._host.now() + limits.break_report_after_s, event.peer))
+            heapq.heappush(self._breaks, (self._host.now() + break_report_after_s, event.peer))
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -279,7 +293,7 @@ class Shell:
             self._suspect(peer, f"silent for {self.detector.silent_s(peer, now):.3f} s")
         for peer in self.detector.suspects():  # what this process itself has missed is no silence of theirs
             silent_s = min(self.detector.silent_s(peer, now), host.unacknowledged_s(peer))
-            if silent_s > limits.network_silence_s:
+            if silent_s > network_silence_s:
                 host.break_off(peer)
         self._sent.clear()
         return self._beat_at

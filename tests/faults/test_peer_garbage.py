@@ -13,6 +13,7 @@ from hams_wire import limits, records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.peers import addresses, frames, handshake
 from hams_wire.peers.codec import CODES, Codec
+from hams_wire.peers.frames import chunk_bytes_max
 from hams_wire.peers.payload import HeapFactory, HeapPayload
 from tests.faults.harness import REDUNDANT_S, SILENT, GraphRun, changed, run_graph
 
@@ -70,7 +71,7 @@ def attacks(rng: random.Random) -> list[bytes]:
         frames.pack(RECORD, 1, 1, len(record.metadata), 10) + record.metadata + bytes(10),
         frames.pack(RECORD, 1, 1, len(record.metadata), 2000) + record.metadata + bytes(2000),
         frames.pack(frames.DATA, 0, 3, 0, 10) + bytes(10),
-        frames.pack(RECORD, 1, 1, len(record.metadata), limits.chunk_bytes_max + 1),
+        frames.pack(RECORD, 1, 1, len(record.metadata), chunk_bytes_max + 1),
     ]
 
 

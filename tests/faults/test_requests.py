@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_sidecar.endpoint.limits import head_s_max
+from hams_sidecar.endpoint.connection import head_s_max
 from tests.faults.harness import PATIENT, SILENT, GraphRun, Reply, changed, run_graph
 from tests.fuzz.requests import Run, generate
 

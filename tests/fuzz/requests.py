@@ -31,7 +31,7 @@ from hams_graph import load
 from hams_protocol.graph import GraphData, TensorSpec
 from hams_sidecar.datatypes import DATATYPES, itemsize
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.endpoint.limits import linger_bytes_max
+from hams_sidecar.endpoint.connection import linger_bytes_max
 
 BOUNDARIES = (-(2**63), -1, 0, 1, 2, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**400)
 """Every integer of a request is one of these, now and then."""

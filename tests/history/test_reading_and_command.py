@@ -8,8 +8,8 @@ from tests.history.synthetic import valid_history
 
 from hams_history.checker import check_directory
 from hams_history.command import main
-from hams_history.limits import findings_per_invariant_max
 from hams_history.lines import CompleteLine, GraphLine, LogLine, OperatorEntry, encode, line_bytes_max
+from hams_history.report import findings_per_invariant_max
 
 HEADER = encode(
     GraphLine(operators={"p": OperatorEntry(kind="stateful", join="combine", inputs=("F",), outputs=("F",))})

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.sdk.capturing import CHUNK, Proxy, whole
 
 import hams_sdk
+from hams_sdk.chunks import DENSE_AGAIN, DENSE_CAPTURES
 from hams_sdk.errors import StateFault
-from hams_sdk.limits import CONSTANT_AGAIN, DENSE_AGAIN, DENSE_CAPTURES
-from hams_sdk.state import State, read_header
+from hams_sdk.state import CONSTANT_AGAIN, State, read_header
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,7 @@ from hams_protocol.effects import Effect
 from hams_protocol.events import Event
 from hams_protocol.graph import FRONTEND, FrontendSpec, Graph, GraphData, Mode, RecoverySpec
 from hams_protocol.knowledge import Knowledge
-from hams_sidecar import limits
-from hams_sidecar.drained import Drained
+from hams_sidecar.drained import Drained, drained_tries_max
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
@@ -68,7 +67,7 @@ async def three(store: MemoryStore) -> AsyncIterator[list[Frontend]]:
 
 
 @pytest.mark.parametrize(
-    "lost", [0, limits.drained_tries_max - 1], ids=["said", "said again, as it may not have been"]
+    "lost", [0, drained_tries_max - 1], ids=["said", "said again, as it may not have been"]
 )
 async def test_who_has_answered_its_clients_stays_until_the_others_have(lost: int) -> None:
     async with three(MemoryStore()) as (one, two, _):
@@ -103,5 +102,5 @@ async def test_who_cannot_say_it_leaves_at_once() -> None:
 
 async def test_who_never_hears_that_it_is_said_leaves() -> None:
     async with three(MemoryStore()) as (one, *_):
-        one.client.lose_request(limits.drained_tries_max)
+        one.client.lose_request(drained_tries_max)
         await one.leave()

@@ -6,8 +6,14 @@ from math import erfc, log10, sqrt
 import pytest
 
 from hams_protocol import limits as core
-from hams_wire import limits
-from hams_wire.failure_detector import FailureDetector, Rhythm
+from hams_wire import failure_detector
+from hams_wire.failure_detector import (
+    FailureDetector,
+    Rhythm,
+    suspicion_gap_max_s,
+    suspicion_gaps,
+    suspicion_stretch_max,
+)
 
 AFTER = 0.15
 EVERY = 0.03
@@ -47,7 +53,7 @@ def test_a_starved_observer_judges_nobody_until_it_has_been_on_time_for_a_while(
     for _ in range(20):
         now += 0.3
         assert detector.check(now) == []
-    assert ticks(detector, now, now + limits.suspicion_stretch_max * AFTER) == []
+    assert ticks(detector, now, now + suspicion_stretch_max * AFTER) == []
     assert ticks(detector, now + 1.2, now + 5.0) == ["b"]
 
 
@@ -67,18 +73,18 @@ def test_an_irregular_peer_earns_patience_but_not_without_end() -> None:
         rhythm.record(now)
     for step in range(1, 100):
         slow.record(step * 60.0)
-    assert AFTER < rhythm.timeout_s(AFTER) < limits.suspicion_stretch_max * AFTER
+    assert AFTER < rhythm.timeout_s(AFTER) < suspicion_stretch_max * AFTER
     assert slow.timeout_s(AFTER) == AFTER, "who was stopped for a minute is not slow"
-    for _ in range(limits.suspicion_gaps):
-        now += limits.suspicion_gap_max_s
+    for _ in range(suspicion_gaps):
+        now += suspicion_gap_max_s
         rhythm.record(now)
-    assert rhythm.timeout_s(AFTER) == limits.suspicion_stretch_max * AFTER
+    assert rhythm.timeout_s(AFTER) == suspicion_stretch_max * AFTER
 
 
 def test_the_threshold_is_where_a_gap_so_long_has_a_probability_of_one_in_a_hundred_million() -> None:
     rng = random.Random(3)
     rhythm, now = Rhythm(0.0), 0.0
-    for _ in range(limits.suspicion_gaps):
+    for _ in range(suspicion_gaps):
         now += rng.gauss(0.3, 0.05)
         rhythm.record(now)
     unlikely = 0.5 * erfc((rhythm.timeout_s(AFTER) - rhythm.gaps.mean_s) / rhythm.gaps.deviation_s / sqrt(2))
@@ -151,13 +157,13 @@ def test_a_wrong_suspicion_doubles_the_patience_and_calm_takes_it_back() -> None
             now += EVERY
             rhythm.record(now)
 
-    for factor in (2.0, 4.0, limits.suspicion_stretch_max):
+    for factor in (2.0, 4.0, suspicion_stretch_max):
         rhythm.suspected = True
         regular(1.0)
         assert rhythm.timeout_s(AFTER) == pytest.approx(factor * AFTER)
-    regular(limits.suspicion_calm_s)
-    assert rhythm.timeout_s(AFTER) == pytest.approx(limits.suspicion_stretch_max / 2 * AFTER)
-    regular(4 * limits.suspicion_calm_s)
+    regular(failure_detector.suspicion_calm_s)
+    assert rhythm.timeout_s(AFTER) == pytest.approx(suspicion_stretch_max / 2 * AFTER)
+    regular(4 * failure_detector.suspicion_calm_s)
     assert rhythm.timeout_s(AFTER) == AFTER
 
 
@@ -181,6 +187,6 @@ def test_a_network_where_silences_come_and_go_is_suspected_less_and_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     learning = [wrong_suspicions(seed) for seed in range(5)]
-    monkeypatch.setattr(limits, "suspicion_calm_s", 0.0)
+    monkeypatch.setattr(failure_detector, "suspicion_calm_s", 0.0)
     forgetting = [wrong_suspicions(seed) for seed in range(5)]
     assert max(learning) <= min(forgetting) / 2, f"{learning} instead of {forgetting}"

@@ -28,7 +28,7 @@ from hams_protocol.messages import (
 from hams_wire import limits
 from hams_wire.peers.codec import CODES, Codec, Lane
 from hams_wire.peers.errors import BadFrame, NotSendable
-from hams_wire.peers.payload import HeapFactory, HeapPayload, Room, TensorInfo, defect_of
+from hams_wire.peers.payload import HeapFactory, HeapPayload, Room, TensorInfo, defect_of, tensor_rank_max
 from hams_wire.peers.schema import Schema
 
 codec = Codec(HeapFactory())
@@ -262,7 +262,7 @@ DEFECTS: list[object] = [
     [["x", "UINT8", [-3], 0, 3]],
     [["x", "UINT8", [1, -1, -1], 0, 3]],
     [["x", "UINT8", [1 << 64 - 1, 0], 0, 3]],
-    [["x", "UINT8", [1] * (limits.tensor_rank_max + 1), 0, 3]],
+    [["x", "UINT8", [1] * (tensor_rank_max + 1), 0, 3]],
     [["x", "UINT8", [3], 0]],
     [["x", "UINT8", [3], -1, 3]],
     [["x", "UINT8", ["3"], 0, 3]],

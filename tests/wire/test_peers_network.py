@@ -31,12 +31,13 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_wire import limits
-from hams_wire.peers import frames, handshake
+from hams_wire.peers import connection, frames, handshake, outbox
+from hams_wire.peers import door as door_module
 from hams_wire.peers.addresses import Tcp, Unix, is_at, parse
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.errors import BadFrame, ConnectionRejected, Why
-from hams_wire.peers.network import PeerNetwork, _Peer
+from hams_wire.peers.network import PeerNetwork, _Peer, reconnect_offending_max_s, reconnect_s
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
 from hams_wire.tls import BadCertificates, Certificates
 
@@ -479,8 +480,8 @@ async def test_F36_a_peer_that_refuses_what_it_is_sent_is_dialled_with_growing_p
     b.network.set_members({"a": f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}"})
     await enough.wait()
     assert pauses == sorted(pauses)
-    assert pauses[0] == limits.reconnect_s
-    assert pauses[-1] == limits.reconnect_offending_max_s
+    assert pauses[0] == reconnect_s
+    assert pauses[-1] == reconnect_offending_max_s
     named = [item for item in caplog.records if "refuses what it is sent" in item.getMessage()]
     assert [item.levelname for item in named].count("WARNING") == 1
     server.close()
@@ -489,7 +490,7 @@ async def test_F36_a_peer_that_refuses_what_it_is_sent_is_dialled_with_growing_p
 async def test_F36_a_payload_that_is_announced_and_never_comes_is_given_up(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "payload_silence_s", 0.01)
+    monkeypatch.setattr(connection, "payload_silence_s", 0.01)
     a = await make("a")
     reader, writer = await raw(a)
     writer.write(handshake.frame(handshake.Hello("g", "b", "a", "unix:/nowhere", 1, 1)))
@@ -585,7 +586,7 @@ async def test_a_second_connection_of_an_instance_replaces_the_first(make: Make)
 async def test_F38_a_peer_that_never_reads_fills_its_own_queue_and_hurts_nobody(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "lane_bytes_max", 32 * MIB)
+    monkeypatch.setattr(outbox, "lane_bytes_max", 32 * MIB)
     a, b = await make("a"), await make("b")
     reads = asyncio.Event()
 
@@ -607,7 +608,7 @@ async def test_F38_a_peer_that_never_reads_fills_its_own_queue_and_hurts_nobody(
         a.network.send("b", token(n, payload))
         await b.got(n + 1)
     assert a.network.stats.lost_full > 0
-    assert a.network.queued_bytes("deaf") <= limits.lane_bytes_max + MIB
+    assert a.network.queued_bytes("deaf") <= outbox.lane_bytes_max + MIB
     reads.set()
     server.close()
 
@@ -783,7 +784,7 @@ async def test_F38_handshakes_that_never_end_are_bounded_and_others_wait_their_t
 ) -> None:
     """Strangers connect and say nothing: memory is held for a few of them, and who has a certificate comes in
     when they are gone."""
-    monkeypatch.setattr(limits, "handshakes_max", 4)
+    monkeypatch.setattr(door_module, "handshakes_max", 4)
     a = await make("a", tls=held(tmp_path / "a", authority))
     door = a.network._door
     assert door is not None
@@ -805,9 +806,9 @@ async def test_F38_strangers_who_say_nothing_keep_nobody_out(
     make: Make, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They hold all places and go on to wait; the oldest give way to those behind them."""
-    monkeypatch.setattr(limits, "handshakes_max", 4)
+    monkeypatch.setattr(door_module, "handshakes_max", 4)
     monkeypatch.setattr(limits, "handshake_s", 3600.0)
-    monkeypatch.setattr(limits, "handshake_unhurried_s", 0.01)
+    monkeypatch.setattr(door_module, "handshake_unhurried_s", 0.01)
     a = await make("a", tls=held(tmp_path / "a", authority))
     strangers = [await raw(a) for _ in range(20)]
     friend = await make("f", tls=held(tmp_path / "f", authority))

@@ -27,10 +27,12 @@ from hams_protocol.messages import (
 )
 from hams_wire import limits
 from hams_wire.peers import frames
-from hams_wire.peers.codec import CODES, Codec
+from hams_wire.peers import outbox as outbox_module
+from hams_wire.peers.codec import CODES, Codec, dedupe_bytes_min
 from hams_wire.peers.errors import BadFrame, NoRoom
-from hams_wire.peers.inbox import Inbox
-from hams_wire.peers.outbox import SendQueue
+from hams_wire.peers.frames import chunk_bytes_max
+from hams_wire.peers.inbox import Inbox, streams_open_max
+from hams_wire.peers.outbox import SendQueue, join_bytes_max, lane_bytes_max
 from hams_wire.peers.payload import HeapFactory, HeapPayload, HeapRoom, TensorInfo, Unreadable
 
 MIB = 1 << 20
@@ -253,7 +255,7 @@ def test_large_payloads_are_not_copied_on_the_way_out() -> None:
     codec, outbox = Codec(HeapFactory()), SendQueue()
     payload = heap(MIB)
     outbox.push(codec.encode(record(1, payload)))
-    large = [piece for piece in outbox.take() if len(piece) > limits.join_bytes_max]
+    large = [piece for piece in outbox.take() if len(piece) > join_bytes_max]
     assert [piece.obj for piece in large if isinstance(piece, memoryview)] == [payload.data.obj]
 
 
@@ -262,25 +264,25 @@ def test_large_payloads_are_not_copied_on_the_way_out() -> None:
 
 def test_I6_a_lane_over_its_bound_takes_no_more_and_the_others_do() -> None:
     codec, outbox = Codec(HeapFactory()), SendQueue()
-    size = limits.lane_bytes_max // 4
+    size = lane_bytes_max // 4
     memory = memoryview(bytearray(size))
     taken = [outbox.push(codec.encode(token(n, HeapPayload((), memory)))) for n in range(6)]
     assert taken == [True] * 3 + [False] * 3
     assert outbox.dropped == 3
     assert outbox.push(codec.encode(record(1, HeapPayload((), memory))))
     assert outbox.push(codec.encode(notice(1)))
-    assert outbox.fullest_bytes <= limits.lane_bytes_max
+    assert outbox.fullest_bytes <= lane_bytes_max
 
 
 def test_I6_one_message_fits_however_large() -> None:
     codec, outbox = Codec(HeapFactory()), SendQueue()
-    huge = HeapPayload((), memoryview(bytearray(limits.lane_bytes_max + 1)))
+    huge = HeapPayload((), memoryview(bytearray(lane_bytes_max + 1)))
     assert outbox.push(codec.encode(record(1, huge)))
     assert not outbox.push(codec.encode(record(2, HeapPayload((), memoryview(b"x")))))
 
 
 def test_I6_the_number_of_messages_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "lane_messages_max", 10)
+    monkeypatch.setattr(outbox_module, "lane_messages_max", 10)
     codec, outbox = Codec(HeapFactory()), SendQueue()
     taken = [outbox.push(codec.encode(LogAck(0, 1, n))) for n in range(12)]
     assert taken == [True] * 10 + [False] * 2
@@ -288,7 +290,7 @@ def test_I6_the_number_of_messages_is_bounded_too(monkeypatch: pytest.MonkeyPatc
 
 def test_a_large_message_that_still_waits_is_not_queued_again() -> None:
     codec, outbox = Codec(HeapFactory()), SendQueue()
-    large, other = heap(limits.dedupe_bytes_min), heap(limits.dedupe_bytes_min)
+    large, other = heap(dedupe_bytes_min), heap(dedupe_bytes_min)
     assert outbox.push(codec.encode(record(1, large)))
     assert not outbox.push(codec.encode(record(1, large)))
     assert outbox.repeated == 1
@@ -360,7 +362,7 @@ NOTICE = CODES[Durable][0]
         frame(NOTICE, 0, 1, b"\x91\x90", b""),
         frame(NOTICE, 0, 0, b"\x91\x90", b"x"),
         frame(NOTICE, 0, 0, b"", b"", claim=limits.metadata_bytes_max + 1),
-        frame(RECORD, 1, 2, b"", b"", part=limits.chunk_bytes_max + 1),
+        frame(RECORD, 1, 2, b"", b"", part=chunk_bytes_max + 1),
         frame(frames.DATA, 0, 2, b"", b"x"),
         frame(frames.DATA, 0, 2, b"", b""),
         frame(frames.DATA, 0, 2, b"m", b"x"),
@@ -371,8 +373,7 @@ NOTICE = CODES[Durable][0]
         frame(RECORD, 1, 2, announced(heap(3)), b"x") + frame(RECORD, 1, 2, announced(heap(3)), b"x"),
         frame(RECORD, 1, 2, announced(heap(3)), b"xxx") + frame(frames.DATA, 0, 2, b"", b"x"),
         b"".join(
-            frame(RECORD, 1, stream, announced(heap(3)), b"x")
-            for stream in range(limits.streams_open_max + 1)
+            frame(RECORD, 1, stream, announced(heap(3)), b"x") for stream in range(streams_open_max + 1)
         ),
     ],
     ids=lambda data: data[:24].hex(),

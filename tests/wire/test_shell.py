@@ -21,8 +21,7 @@ from hams_protocol.events import (
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import AskTopology, Heartbeat, Message, Suspect
 from hams_protocol.topology import Topology
-from hams_wire import limits
-from hams_wire.shell import FOREVER, Shell
+from hams_wire.shell import FOREVER, Shell, break_report_after_s, network_silence_s
 
 SUSPECT_S = 0.15
 OTHERS = (
@@ -206,8 +205,8 @@ def test_a_connection_over_which_nothing_passes_is_broken_off_and_one_to_a_slow_
     shell, _, host = shell_of()
     beats(shell, host, 3)
     host.heard = {"b-1": host.time, "a-2": host.time}
-    host.unacknowledged["b-1"] = limits.network_silence_s + 0.1
-    host.unacknowledged["m-1"] = limits.network_silence_s + 0.1
+    host.unacknowledged["b-1"] = network_silence_s + 0.1
+    host.unacknowledged["m-1"] = network_silence_s + 0.1
     beats(shell, host, 6)
     assert not host.broken_off, "it has been silent for 0.3 s only"
     beats(shell, host, 6)
@@ -220,8 +219,8 @@ def test_a_broken_connection_is_reported_after_a_while_unless_it_stands_again():
         shell.feed(PeerDown(peer))
     shell.turn()
     host.down = {"b-1"}
-    assert shell.deadline() == pytest.approx(host.time + limits.break_report_after_s)
-    host.time += limits.break_report_after_s + 0.001
+    assert shell.deadline() == pytest.approx(host.time + break_report_after_s)
+    host.time += break_report_after_s + 0.001
     shell.wake()
     report = Suspect("b-1", "its connection broke")
     assert host.sent == [("m-1", report), ("m-2", report)]

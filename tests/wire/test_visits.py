@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from hams_protocol.ids import InstanceId
-from hams_wire import limits
+from hams_wire.peers import network as network_module
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
-from hams_wire.peers.visits import NotReached, Visit, VisitFailed, pay
+from hams_wire.peers.visits import (
+    NotReached,
+    Visit,
+    VisitFailed,
+    pay,
+    visit_head_bytes_max,
+    visit_piece_bytes,
+)
 from hams_wire.tls import Certificates
 
 from ..certified import authority, folder
@@ -50,7 +57,7 @@ async def test_a_visitor_asks_and_is_answered_on_its_connection(tmp_path: Path, 
     tls = Certificates(folder(tmp_path / "tls", authority())) if where == "tls" else None
     async with host(f"unix:{tmp_path}/socket" if where == "unix" else "tcp:127.0.0.1:0", tls) as network:
         visit = await pay(network.address, "g", "somebody", "a", tls)
-        for nbytes in (0, 1, 3 * limits.visit_piece_bytes + 1):
+        for nbytes in (0, 1, 3 * visit_piece_bytes + 1):
             await visit.send(b"hello", [bytes(nbytes), b"x"])
             head, payload = await visit.receive(room)
             assert head == b"said: hello"
@@ -93,7 +100,7 @@ async def test_a_message_that_was_changed_or_is_cut_off_is_none() -> None:
 
     async def long(visit: Visit) -> None:
         await visit.receive(room, None)
-        visit._writer.write(struct.pack("!IQ", limits.visit_head_bytes_max + 1, 0))
+        visit._writer.write(struct.pack("!IQ", visit_head_bytes_max + 1, 0))
 
     for answer, said in ((wrong, "checksum"), (short, "receiving"), (long, "are taken")):
         async with host(answer=answer) as network:
@@ -105,7 +112,7 @@ async def test_a_message_that_was_changed_or_is_cut_off_is_none() -> None:
 
 
 async def test_visits_are_bounded_and_their_end_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "visits_max", 1)
+    monkeypatch.setattr(network_module, "visits_max", 1)
     async with host() as network:
         first = await pay(network.address, "g", "somebody", "a", None)
         with pytest.raises(NotReached, match="which is the most"):

@@ -29,6 +29,43 @@ from hams_sidecar.endpoint.tokens import EXPECTED, Tokens, TokensUnread
 from hams_sidecar.endpoint.upload import Server, Upload
 from hams_wire.loopback import origin_is_loopback
 
+direct_body_parts = 16
+"""One part of so many of a body has to come before the rest is received in place: room for a whole body is
+not taken for a head that announces it."""
+
+pipelined_max = 128
+"""Requests that wait for their turn on one connection."""
+
+headers_max = 128
+"""Header and trailer fields of one HTTP request."""
+
+head_bytes_max = 64 << 10
+"""Request line and headers of one HTTP request, as far as they came in pieces; and what comes between two
+pieces of a body, or behind the last (extensions of chunks, trailers)."""
+
+heads_bytes_max = 64 << 20
+"""All unfinished heads of one frontend together: they need no token, and a thousand connections may have
+begun one. A head that comes in one piece does not count."""
+
+head_s_max = 20.0
+"""A connection has this long to send its first request, and the rest of any head it has begun."""
+
+answered_body_s_max = 20.0
+"""What is left of a body whose request is answered already has this long to come; then its connection
+closes. A client that reads only after it has sent everything still gets the answer and keeps its
+connection."""
+
+linger_s_max = 2.0
+"""After a refusal the rest of the request is thrown away for this long, so that the client sees the refusal
+and not a reset connection."""
+
+linger_bytes_max = 16 << 20
+"""At most this much is thrown away after a refusal."""
+
+last_request_s_max = 1.0
+"""A connection that was opened in the last moment before the port closed has this long to send its
+request."""
+
 FOREIGN_PAGE = (
     "expected no request of a web page from elsewhere (header origin): this graph answers this machine only"
 )
@@ -143,7 +180,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.connections) > bounds.http:
             self._refuse(503, "too many connections")
             return
-        self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+        self._head_timer = self.loop.call_later(head_s_max, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -177,7 +214,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._leaving = True
         if self._head_timer is not None:
             self._head_timer.cancel()
-        self._head_timer = self.loop.call_later(limits.last_request_s_max, self.transport.close)
+        self._head_timer = self.loop.call_later(last_request_s_max, self.transport.close)
 
     def forget(self, upload: Upload) -> None:
         """The body of this request is no longer held."""
@@ -204,7 +241,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             self._thrown_bytes += len(data)
-            if self._thrown_bytes > limits.linger_bytes_max:
+            if self._thrown_bytes > linger_bytes_max:
                 self.transport.abort()
             return
         if self._unparsed_bytes:
@@ -238,21 +275,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             came = self._told_bytes() if self._part_ended else nbytes
             self._head_bytes += came
             self.gate.head_bytes += came
-            if self._head_bytes > limits.head_bytes_max:
-                self._refuse(
-                    431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes"
-                )
-            elif self.gate.head_bytes > limits.heads_bytes_max:
+            if self._head_bytes > head_bytes_max:
+                self._refuse(431, f"expected a request line and headers of at most {head_bytes_max} bytes")
+            elif self.gate.head_bytes > heads_bytes_max:
                 self._refuse(503, "too many heads of requests are unfinished; nothing was begun")
             elif self._head_timer is None:
-                self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+                self._head_timer = self.loop.call_later(head_s_max, self._head_is_late)
         elif self._in_body:
             # A read in which the head ended was not framing alone, either.
             self._framing_bytes = 0 if self._progress or self._part_ended else self._framing_bytes + nbytes
-            if self._framing_bytes > limits.head_bytes_max:
+            if self._framing_bytes > head_bytes_max:
                 self._refuse(
                     431,
-                    f"expected chunk extensions and trailers of at most {limits.head_bytes_max} bytes",
+                    f"expected chunk extensions and trailers of at most {head_bytes_max} bytes",
                 )
 
     def _forget_head(self) -> None:
@@ -273,7 +308,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """
         gate, missing = self.gate, self._length - upload.size
         if (
-            upload.size * limits.direct_body_parts >= self._length
+            upload.size * direct_body_parts >= self._length
             and gate.held_bytes + gate.announced_bytes + missing <= gate.held_bytes_max
             and self._in_body
             and not self._deaf
@@ -319,8 +354,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._fields += 1
-        if self._fields > limits.headers_max:
-            self._refuse(431, f"expected at most {limits.headers_max} headers and trailers")
+        if self._fields > headers_max:
+            self._refuse(431, f"expected at most {headers_max} headers and trailers")
             return
         if not self._in_head:
             # RFC 9110, 6.5.1: a trailer is not merged into the headers unless its field says how; none here
@@ -351,11 +386,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if not self._bears_token():
             return
-        if len(self.pipeline) >= limits.pipelined_max:
+        if len(self.pipeline) >= pipelined_max:
             self._refuse(
                 429,
-                f"expected at most {limits.pipelined_max} requests ahead of their turn; this one was not "
-                "begun",
+                f"expected at most {pipelined_max} requests ahead of their turn; this one was not begun",
             )
             return
         if self._length > self.gate.request_bytes_max:
@@ -466,7 +500,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._in_body:
             # Nobody waits for this body any more, and as long as it comes the connection is not idle.
-            self._answered_body_timer = self.loop.call_later(limits.answered_body_s_max, self.transport.close)
+            self._answered_body_timer = self.loop.call_later(answered_body_s_max, self.transport.close)
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -529,7 +563,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        self._refuse(408, f"expected a whole request line with headers within {limits.head_s_max:g} s")
+        self._refuse(408, f"expected a whole request line with headers within {head_s_max:g} s")
 
     # ---- refusals that do not reach the application
 
@@ -561,7 +595,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write(answer)
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._linger_timer = self.loop.call_later(limits.linger_s_max, self.transport.abort)
+        self._linger_timer = self.loop.call_later(linger_s_max, self.transport.abort)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """RFC 9110, 7.8: a server may ignore an upgrade (Java's client offers HTTP/2 with its first request).

@@ -8,7 +8,9 @@ bound a client that moves its bytes is served, and one that does not is cut off.
 
 from typing import Protocol
 
-from hams_sidecar.endpoint import limits
+body_unhurried_s = 1.0
+"""Where bodies together have no room left, the slowest of those that have been arriving for longer than this
+gives way (429)."""
 
 
 class IncomingBody(Protocol):
@@ -63,7 +65,7 @@ class Bodies:
         slowest_rate = 0.0
         for body in self._arriving:
             age_s = now_s - body.began_s
-            if body is own or not body.size or age_s < limits.body_unhurried_s:
+            if body is own or not body.size or age_s < body_unhurried_s:
                 continue
             rate = body.arrived_bytes / max(age_s, CLOCK_TICK_S)
             if slowest is None or rate < slowest_rate:

@@ -4,7 +4,21 @@ peers, etcd, tokens, histories."""
 import resource
 
 from hams_protocol.frozen import frozen
-from hams_sidecar.endpoint import limits
+
+connections_max = 16_384
+"""Open HTTP connections of one frontend; further ones are told (503)."""
+
+refused_connections_max = 1024
+"""Of those so many at a time: beyond them a connection is reset at once."""
+
+http_files_share = 0.375
+grpc_files_share = 0.25
+refused_files_share = 0.125
+"""Connections over HTTP, over gRPC, and those that are told that there are too many, may take these shares of
+the limit of open files, if that is less than their own bounds. A quarter is left for everything else."""
+
+grpc_connections_max = 4096
+"""Open gRPC connections of one frontend; further ones are closed at once."""
 
 
 @frozen
@@ -25,10 +39,10 @@ def connection_bounds() -> ConnectionBounds:
 
 def bounds_within(files: int | None) -> ConnectionBounds:
     """The bounds under a limit of so many open files; None: there is no limit."""
-    most = (limits.connections_max, limits.grpc_connections_max, limits.refused_connections_max)
+    most = (connections_max, grpc_connections_max, refused_connections_max)
     if files is None:
         return ConnectionBounds(*most)
-    shares = (limits.http_files_share, limits.grpc_files_share, limits.refused_files_share)
+    shares = (http_files_share, grpc_files_share, refused_files_share)
     return ConnectionBounds(
         *(min(bound, int(files * share)) for bound, share in zip(most, shares, strict=True))
     )

@@ -32,6 +32,13 @@ from hams_sidecar.inference import InferencePort
 from hams_sidecar.metrics import Metrics
 from hams_wire.loopback import is_loopback
 
+idle_s_max = 75.0
+"""A connection without a request is kept this long: longer than load balancers do, so that they close it and
+not we."""
+
+backlog_connections_max = 4096
+"""Connections waiting to be accepted."""
+
 log = logging.getLogger(__name__)
 
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -159,8 +166,8 @@ class _HttpServer(uvicorn.Server):
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
-                backlog=limits.backlog_connections_max,
-                timeout_keep_alive=int(limits.idle_s_max),
+                backlog=backlog_connections_max,
+                timeout_keep_alive=int(idle_s_max),
                 timeout_graceful_shutdown=int(limits.drain_s_max),
             )
         )
@@ -249,7 +256,7 @@ def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
     """The connections that wait to be accepted, as far as there are file descriptors for them. Whatever
     accept(2) says must not keep open requests from being finished."""
     waiting: list[socket.socket] = []
-    for _ in range(limits.backlog_connections_max):
+    for _ in range(backlog_connections_max):
         try:
             waiting.append(listener.accept()[0])
         except BlockingIOError:

@@ -8,7 +8,8 @@ Invariant: the message is for the client and names what was expected and what wa
 inside of the process.
 """
 
-from hams_sidecar.endpoint.limits import shown_chars_max
+shown_chars_max = 120
+"""Of what a client sent, shown to it in an error: a mistake of megabytes is not sent back."""
 
 
 class EndpointError(Exception):

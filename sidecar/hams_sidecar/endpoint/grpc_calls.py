@@ -27,6 +27,18 @@ from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.answers import INTERNAL_ERROR, Refusal
 from hams_sidecar.endpoint.serving import Serving
 
+grpc_calls_max = 4096
+"""Concurrent gRPC calls of one frontend; above it the slowest that is still sending gives way, or the new one
+gets RESOURCE_EXHAUSTED."""
+
+grpc_message_unhurried_s = 0.1
+"""A gRPC message that is not there after this long is counted in the bytes held, as if it were as large as it
+may be: how much of it has arrived cannot be seen. So what is held uncounted is what a network brings in this
+time."""
+
+grpc_reply_rate_min = 1 << 20
+"""Bytes per second at which a client has to take a reply over gRPC, after the first `write_stall_s_max`."""
+
 log = logging.getLogger(__name__)
 
 EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in grpc-stubs
@@ -63,7 +75,7 @@ class GrpcCall:
     async def message(self, within_s: float) -> bytes | Refusal | None:
         """The next message; None: the client sends no more."""
         serving = self._serving
-        slow = asyncio.get_running_loop().call_later(limits.grpc_message_unhurried_s, self._is_slow)
+        slow = asyncio.get_running_loop().call_later(grpc_message_unhurried_s, self._is_slow)
         serving.bodies.begin(self)
         try:
             async with asyncio.timeout(within_s) as self._deadline:
@@ -190,7 +202,7 @@ class Calls:
         self._open -= 1
 
     def _has_room(self) -> bool:
-        if self._open < limits.grpc_calls_max:
+        if self._open < grpc_calls_max:
             return True
         # The call that gives way ends in a later turn of the loop: this one is let in beside it.
         now_s = asyncio.get_running_loop().time()
@@ -224,7 +236,7 @@ def _address(peer: str) -> tuple[str, int]:
 
 
 def _patience_s(content: bytes) -> float:
-    return limits.write_stall_s_max + len(content) / limits.grpc_reply_rate_min
+    return limits.write_stall_s_max + len(content) / grpc_reply_rate_min
 
 
 async def abort(context: Context, error: Refusal) -> None:

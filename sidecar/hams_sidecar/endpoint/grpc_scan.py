@@ -10,18 +10,36 @@ from typing import NamedTuple
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_scan import Steps
-from hams_sidecar.endpoint.limits import (
-    grpc_fields_per_tensor,
-    grpc_fields_slice,
-    grpc_fields_spare,
-    grpc_parsed_bytes_max,
-    grpc_parsed_growth,
-    grpc_shape_bytes_max,
-    grpc_unscanned_bytes_max,
-    grpc_varied_bytes_max,
-    grpc_varied_growth,
-    tensors_spare,
-)
+from hams_sidecar.endpoint.limits import tensors_spare
+
+grpc_parsed_bytes_max = 4 << 20
+"""A ModelInfer message besides its raw tensors, typed contents included: what is parsed at once, and grows to
+several times its size. gRPC's own default for a whole message."""
+
+grpc_varied_bytes_max = 1 << 20
+"""The same besides packed FP32 and FP64: what takes the parser longest, some 15 ms of this."""
+
+grpc_parsed_growth = 2
+"""Bytes that a byte of packed FP32 and FP64 holds while it is parsed, at most."""
+
+grpc_varied_growth = 16
+"""Bytes that a byte of the rest holds: a number of one byte is one of eight, in an array that doubles."""
+
+grpc_unscanned_bytes_max = 4 << 10
+"""A message that is parsed as it is: whatever it holds, it is little."""
+
+grpc_fields_spare = 256
+"""Fields of a message, those of messages within counted, that belong to no tensor: names, parameters, what is
+not known here."""
+
+grpc_fields_per_tensor = 48
+"""Fields for each tensor of the graph, and each of `tensors_spare`."""
+
+grpc_fields_slice = 256
+"""Fields are looked at in slices of so many, and the event loop runs in between."""
+
+grpc_shape_bytes_max = 256
+"""Bytes of a packed shape."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX, _TAG_BYTES_MAX = 10, 5

@@ -35,6 +35,38 @@ from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens, TokensUnread
 from hams_sidecar.inference import InferenceRequest
 
+grpc_pending_calls_max = 4096
+"""Calls that grpc has read and that no handler has begun, reset ones among them; from here to twice as many
+it cancels more and more of the new ones, whoever sent them. Its default of 1,000 is a moment of one
+client."""
+
+grpc_streams_max = 1024
+"""Concurrent calls of one gRPC connection; a client's further ones wait at the client."""
+
+grpc_watchers_max = 256
+"""Calls that watch health; further ones get RESOURCE_EXHAUSTED."""
+
+grpc_reflections_max = 1000
+"""Questions in one call of reflection, which lasts a request's time at most."""
+
+grpc_handshake_s = 20.0
+"""A connection has this long to begin to speak HTTP/2."""
+
+grpc_idle_s = 300.0
+"""A gRPC connection without a call is asked to go after this long; clients come back by themselves."""
+
+grpc_small_message_bytes_max = 4096
+"""A message to any method but ModelInfer."""
+
+grpc_at_once_bytes_max = 16 << 10
+"""A message that is read without a pause, and does not wait for the turn of others."""
+
+grpc_overhead_bytes = 64 << 10
+"""What a gRPC message may hold beyond `maxRequestBytes` of tensors: names, shapes, parameters."""
+
+grpc_keepalive_s = 30.0
+"""A gRPC connection that answers no ping for this long is closed."""
+
 SERVICE = "inference.GRPCInferenceService"
 SERVICES = ("", SERVICE)
 """What the health service knows."""
@@ -172,7 +204,7 @@ class InferenceService:
         RequestRefused."""
         serving = self._serving
         signature = serving.signature
-        through = _at_once if len(request) <= limits.grpc_at_once_bytes_max else run
+        through = _at_once if len(request) <= grpc_at_once_bytes_max else run
         scanned = await through(without_raw(request, len(signature.inputs), len(signature.outputs)))
         most = serving.held_bytes_max - len(request)  # one alone is never too large
         parsed_bytes = max(min(scanned.parsed_bytes, most), 0)
@@ -228,7 +260,7 @@ class HealthService:
 
     async def watch(self, call: GrpcCall) -> Refusal | None:
         """The state now and whenever it changes, until the client goes, or this endpoint."""
-        if len(self._watchers) >= limits.grpc_watchers_max:
+        if len(self._watchers) >= grpc_watchers_max:
             return FULL
         changed = asyncio.Event()
         self._watchers.add(changed)
@@ -292,7 +324,7 @@ class Reflection:
         """Answer questions, until there are none, or too many, or the call has taken too long."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._serving.timeout_s
-        for _ in range(limits.grpc_reflections_max):
+        for _ in range(grpc_reflections_max):
             request = await call.message(until - loop.time())
             if request is None or isinstance(request, Refusal):
                 return request
@@ -303,7 +335,7 @@ class Reflection:
             async for reply in self._servicer.ServerReflectionInfo(_one(question), None):
                 if (unread := await call.send(reply.SerializeToString())) is not None:
                     return unread
-        return Refusal(429, f"expected at most {limits.grpc_reflections_max} questions in one call")
+        return Refusal(429, f"expected at most {grpc_reflections_max} questions in one call")
 
 
 async def _one(question: Message) -> AsyncIterator[Message]:
@@ -355,16 +387,16 @@ def make_server(
         options=(
             ("grpc.so_reuseport", 1),
             ("grpc.compression_enabled_algorithms_bitset", IDENTITY_ONLY),
-            ("grpc.max_receive_message_length", serving.request_bytes_max + limits.grpc_overhead_bytes),
+            ("grpc.max_receive_message_length", serving.request_bytes_max + grpc_overhead_bytes),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_concurrent_streams", limits.grpc_streams_max),
-            ("grpc.server.max_pending_requests", limits.grpc_pending_calls_max),
-            ("grpc.server.max_pending_requests_hard_limit", 2 * limits.grpc_pending_calls_max),
+            ("grpc.max_concurrent_streams", grpc_streams_max),
+            ("grpc.server.max_pending_requests", grpc_pending_calls_max),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * grpc_pending_calls_max),
             ("grpc.max_allowed_incoming_connections", serving.connections.grpc),
-            ("grpc.server_handshake_timeout_ms", int(limits.grpc_handshake_s * 1000)),
-            ("grpc.max_connection_idle_ms", int(limits.grpc_idle_s * 1000)),
-            ("grpc.keepalive_time_ms", int(limits.grpc_keepalive_s * 1000)),
-            ("grpc.keepalive_timeout_ms", int(limits.grpc_keepalive_s * 1000)),
+            ("grpc.server_handshake_timeout_ms", int(grpc_handshake_s * 1000)),
+            ("grpc.max_connection_idle_ms", int(grpc_idle_s * 1000)),
+            ("grpc.keepalive_time_ms", int(grpc_keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(grpc_keepalive_s * 1000)),
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ),
     )
@@ -400,9 +432,9 @@ def _small(method: Callable[[bytes], Message]) -> Callable[[bytes, Context], Awa
 
 
 def _bounded(request: bytes) -> bytes:
-    if len(request) > limits.grpc_small_message_bytes_max:
+    if len(request) > grpc_small_message_bytes_max:
         raise RequestRefused(
-            f"expected a message of at most {limits.grpc_small_message_bytes_max} bytes, got {len(request)}"
+            f"expected a message of at most {grpc_small_message_bytes_max} bytes, got {len(request)}"
         )
     return request
 

@@ -25,13 +25,14 @@ import numpy.typing as npt
 from hams_sidecar.datatypes import NUMPY, encode_strings, fixed_nbytes, take_bytes
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_scan import Elements, Steps
-from hams_sidecar.endpoint.limits import (
-    bytes_slice_elements,
-    json_slice_bytes,
-    json_string_bytes_max,
-    json_values_max,
-)
+from hams_sidecar.endpoint.limits import bytes_slice_elements, json_slice_bytes
 from hams_sidecar.inference import Buffer
+
+json_values_max = 8 << 20
+"""Values of one tensor in JSON: their nesting is compared at once."""
+
+json_string_bytes_max = 1 << 20
+"""One string in the data of a request, as JSON: it is decoded at once."""
 
 assert sys.byteorder == "little", "tensors are little-endian; this host is not"
 

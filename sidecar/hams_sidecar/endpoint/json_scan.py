@@ -17,7 +17,13 @@ import numpy.typing as npt
 
 from hams_protocol.frozen import frozen
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.limits import json_cut_bytes_min, json_head_bytes_max, json_slice_bytes
+from hams_sidecar.endpoint.limits import json_slice_bytes
+
+json_head_bytes_max = 256 << 10
+"""JSON besides the data of tensors: names, shapes, parameters. It is decoded at once, so it is small."""
+
+json_cut_bytes_min = 1024
+"""Data of a tensor from this size on is not part of what is decoded at once."""
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

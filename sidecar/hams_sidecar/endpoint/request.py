@@ -12,15 +12,25 @@ from collections.abc import Mapping
 
 from hams_protocol.frozen import frozen
 from hams_sidecar.endpoint.errors import RequestRefused, shown
-from hams_sidecar.endpoint.limits import (
-    deadline_min_ms,
-    id_bytes_max,
-    idempotency_key_bytes_max,
-    parameter_bytes,
-    parameters_max,
-    trace_bytes_max,
-)
 from hams_sidecar.inference import Parameter, Tensor, TraceContext, payload_digest
+
+parameters_max = 64
+"""Parameters of one request: they travel with every token."""
+
+parameter_bytes = 32
+"""What a parameter counts beside its name and value: many small ones take longer to read than one."""
+
+id_bytes_max = 1024
+"""The client's request id: echoed, never stored."""
+
+idempotency_key_bytes_max = 256
+"""An idempotency key: stored in the shard's log as long as its reply."""
+
+trace_bytes_max = 512
+"""A traceparent or tracestate header; a longer one is left out, as the W3C recommends for tracestate."""
+
+deadline_min_ms = 1
+"""The shortest deadline that a client may name."""
 
 MODEL_VERSION = "1"
 """The only version a graph has."""

@@ -19,16 +19,19 @@ from hams_protocol.frozen import frozen
 from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.json_data import read, write
 from hams_sidecar.endpoint.json_scan import Outline, Steps, outline
-from hams_sidecar.endpoint.limits import (
-    head_known_bytes_max,
-    heads_known_max,
-    json_slice_bytes,
-    parameters_json_bytes_max,
-    tensors_spare,
-)
+from hams_sidecar.endpoint.limits import json_slice_bytes, parameters_bytes_max, tensors_spare
 from hams_sidecar.endpoint.request import MODEL_VERSION, NO_PARAMETERS, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
 from hams_sidecar.inference import Buffer, Tensor
+
+parameters_json_bytes_max = 2 * parameters_bytes_max
+"""A request's parameters as JSON, in a body: more is not decoded."""
+
+heads_known_max = 256
+"""JSON heads of binary requests that are remembered as passed."""
+
+head_known_bytes_max = 2048
+"""A larger head is read anew each time."""
 
 _NO_DATA = msgspec.Raw(b"")
 

@@ -16,16 +16,24 @@ from hams_protocol.graph import Graph, GraphData, TensorSpec
 from hams_sidecar.datatypes import itemsize
 from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.json_scan import Steps
-from hams_sidecar.endpoint.limits import (
-    bytes_elements_max,
-    bytes_slice_elements,
-    dimension_max,
-    parameters_bytes_max,
-    parameters_bytes_min,
-    rows_without_data_max,
-)
+from hams_sidecar.endpoint.limits import bytes_slice_elements, parameters_bytes_max
 from hams_sidecar.inference import Buffer, Tensor
 from hams_wire.room import parameters_room
+
+dimension_max = (1 << 31) - 1
+"""Any dimension of a tensor: what every numpy, every model and the peers' codec can express, and more than a
+request can fill."""
+
+rows_without_data_max = 65_536
+"""Rows of a request that brings fewer bytes than rows (a variable dimension of 0): as many as the largest
+batch that a graph may ask for. Other requests are bounded by their bytes. What a model makes of each row
+costs memory, so rows may not come for nothing."""
+
+bytes_elements_max = 1 << 20
+"""Elements of one BYTES tensor: each becomes an object, here, in the model, and in the client."""
+
+parameters_bytes_min = 256
+"""Bytes of parameters that are always allowed, however little room a message has for them."""
 
 
 @frozen

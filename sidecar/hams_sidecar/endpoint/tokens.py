@@ -19,8 +19,16 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from hams_sidecar.endpoint import limits
 from hams_wire.tls import digest_of
+
+key_scope_chars = 16
+"""Characters of a token's digest in front of the keys that were sent with it: 64 bits."""
+
+tokens_max = 1000
+"""Tokens of clients that are looked at; each request is compared with all of them."""
+
+tokens_check_s = 1.0
+"""Between two looks at the folder with the tokens."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +52,7 @@ _SCHEME = b"bearer "
 def scope_of(authorization: bytes) -> str:
     """A token's scope of idempotency keys (`hams_protocol.keys`): the beginning of a digest, which does not
     give the token away."""
-    return digest_of(authorization[len(_SCHEME) :].strip()).hex()[: limits.key_scope_chars]
+    return digest_of(authorization[len(_SCHEME) :].strip()).hex()[:key_scope_chars]
 
 
 class TokensUnread(Exception):
@@ -59,7 +67,7 @@ class Tokens:
         self._metrics = metrics
         self._known: tuple[bytes, ...] | None = None
         """As they were read last; None: not yet."""
-        self._checked_at = -limits.tokens_check_s
+        self._checked_at = -tokens_check_s
 
     def admit(self, path: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether an HTTP request may come in. `path`: without query; names of headers in lower case. Raises
@@ -100,7 +108,7 @@ class Tokens:
 
     def _tokens(self) -> tuple[bytes, ...]:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._checked_at >= limits.tokens_check_s:
+        if now_s - self._checked_at >= tokens_check_s:
             self._checked_at = now_s
             try:
                 self._known = self._read()
@@ -122,4 +130,4 @@ class Tokens:
             for path in sorted(self._folder.iterdir())
             if not path.name.startswith("..")
         ]
-        return tuple(digest_of(token) for token in tokens[: limits.tokens_max] if token)
+        return tuple(digest_of(token) for token in tokens[:tokens_max] if token)

@@ -20,6 +20,9 @@ from hams_sidecar.inference import Buffer
 if TYPE_CHECKING:
     from hams_sidecar.endpoint.connection import BoundedHttpProtocol
 
+chunk_joined_bytes_max = 4 << 10
+"""A smaller piece of a body is joined to what comes next."""
+
 _joined_bytes_max = 64 << 10
 """Answers up to this size are joined: a copy is cheaper than a vector of buffers."""
 
@@ -76,7 +79,7 @@ class Upload(RequestResponseCycle):
         if isinstance(last, bytearray) and len(last) < limits.direct_body_bytes_min:
             last += chunk
         else:
-            self._chunks.append(chunk if len(chunk) >= limits.chunk_joined_bytes_max else bytearray(chunk))
+            self._chunks.append(chunk if len(chunk) >= chunk_joined_bytes_max else bytearray(chunk))
         self.size += len(chunk)
         self._connection.gate.held_bytes += len(chunk)
 

@@ -14,7 +14,9 @@ from typing import cast
 
 from hams_sidecar.model import frames
 from hams_sidecar.model.frames import BadModelFrame, FromModel, Hello
-from hams_sidecar.model.limits import HELLO_WAIT_S
+
+HELLO_WAIT_S = 5.0
+"""How long a connection may take to say what it is for."""
 
 _CREDENTIALS = struct.Struct("3i")
 

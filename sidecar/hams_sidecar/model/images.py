@@ -26,6 +26,9 @@ from hams_sidecar.model.session import Base, Image, Session, StateLoad
 from hams_sidecar.model.sessions import Sessions
 from hams_sidecar.payload import TensorPayload
 
+STATE_SLACK_BYTES = 1 << 16
+"""Granted beyond the size of the last capture."""
+
 INITIAL_VERSION = 0
 NEWEST = 1 << 62
 """Born then: of a state that was received whole nobody knows when its chunks were born."""
@@ -84,7 +87,7 @@ class Images:
         assert session.ready is not None
         whole = max(self.image_nbytes, session.ready.estimate_nbytes)
         guess = whole if self._base_of(session) is None else min(whole, self._copied_nbytes)
-        nbytes = guess + limits.STATE_SLACK_BYTES
+        nbytes = guess + STATE_SLACK_BYTES
         try:
             self._send_capture(session, self._arena.allocate(nbytes, urgent=True))
         except (ArenaFull, ArenaTooSmall) as error:
@@ -144,9 +147,7 @@ class Images:
         assert session.capture is not None
         session.image = None  # so that the space granted before can be part of the new one
         try:
-            buffer = await self._arena.reserve(
-                max(nbytes, 0) + limits.STATE_SLACK_BYTES, urgent=True, first=True
-            )
+            buffer = await self._arena.reserve(max(nbytes, 0) + STATE_SLACK_BYTES, urgent=True, first=True)
         except ArenaTooSmall as error:
             self._sessions.end(session, f"the state cannot be captured: {error}", kill=True)
             return

@@ -53,6 +53,27 @@ from hams_sidecar.payload import Tensor, TensorPayload
 from hams_wire.limits import dimension_max
 from hams_wire.scheduling import Disturbance
 
+PING_INTERVAL_S = 1.0
+"""Between two health questions to an idle or busy model."""
+
+PONG_WAIT_S = 10.0
+"""A model that has not answered for so long is dead: its health thread could not run all that time."""
+
+RUN_S_MAX = 300.0
+"""A run, a capture or a load that takes longer is taken for hung; the time in which the model waits for its
+proxy does not count."""
+
+SPACE_SLACK = 1.25
+"""Space granted for outputs of variable size: what the last batch took per row, times this."""
+
+SPACE_GUESS_BYTES_MAX = 8 << 20
+"""At most this much is granted to a unit by such a guess: one request with a huge row says nothing of the
+next one, and a model that needs more asks for it."""
+
+ROOM_WAIT_S = 30.0
+"""How long inputs or outputs of a batch wait for room in the arena before the batch fails: back-pressure that
+has become a knot."""
+
 log = logging.getLogger(__name__)
 
 ModelEffect: TypeAlias = (
@@ -85,9 +106,9 @@ class ModelLink:
         states: Arena,
         emit: Callable[[ModelEvent], None],
         *,
-        run_s_max: float = limits.RUN_S_MAX,
-        pong_wait_s: float = limits.PONG_WAIT_S,
-        ping_interval_s: float = limits.PING_INTERVAL_S,
+        run_s_max: float = RUN_S_MAX,
+        pong_wait_s: float = PONG_WAIT_S,
+        ping_interval_s: float = PING_INTERVAL_S,
     ) -> None:
         """`tensors` holds inputs and outputs, `states` state images; both file-backed, and they may be the
         same arena."""
@@ -201,7 +222,7 @@ class ModelLink:
 
     async def _room(self, nbytes: int) -> Buffer:
         """Memory for a batch; waits, but not for ever. Raises ArenaTooSmall, TimeoutError."""
-        return await asyncio.wait_for(self._tensors.reserve(nbytes, urgent=True), limits.ROOM_WAIT_S)
+        return await asyncio.wait_for(self._tensors.reserve(nbytes, urgent=True), ROOM_WAIT_S)
 
     def _run(
         self, session: Session, batch: BatchInModel, spaces: list[Buffer], places: list[list[object]]
@@ -265,7 +286,7 @@ class ModelLink:
             variable += nbytes is None
         if not variable:
             return at
-        guess = int(min(self._variable_row_nbytes * rows * limits.SPACE_SLACK, limits.SPACE_GUESS_BYTES_MAX))
+        guess = int(min(self._variable_row_nbytes * rows * SPACE_SLACK, SPACE_GUESS_BYTES_MAX))
         return at + round_up(guess) + 64 * variable
 
     def _too_large(self, nbytes: int) -> str:
@@ -497,4 +518,4 @@ def _json_bytes(parameters: Mapping[str, object]) -> int:
 def _no_room(error: ArenaTooSmall | TimeoutError) -> str:
     if isinstance(error, ArenaTooSmall):
         return f"inputs and outputs are too large: {error}"
-    return f"no room for inputs and outputs within {limits.ROOM_WAIT_S:g} s"
+    return f"no room for inputs and outputs within {ROOM_WAIT_S:g} s"

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Protocol
 
 from hams_sidecar.arena import Buffer
-from hams_sidecar.model import frames, limits
+from hams_sidecar.model import frames
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.frames import FromModel, Hello
 from hams_sidecar.model.process import ModelProcess
 from hams_sidecar.model.session import Session
+
+CONNECTIONS_MAX = 8
+"""Connections that have not said what they are for; more are closed at once."""
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +126,7 @@ class Sessions:
         channel = ModelChannel(self._hello, self._channels.discard)
         self._channels.add(channel)
         unnamed = [one for one in self._channels if not one.name]
-        if len(unnamed) > limits.CONNECTIONS_MAX:
+        if len(unnamed) > CONNECTIONS_MAX:
             unnamed[0].close()
         return channel
 

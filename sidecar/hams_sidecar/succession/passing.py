@@ -21,6 +21,9 @@ from hams_wire.errors import CoordinationError
 from hams_wire.peers.visits import NotReached, Visit, VisitFailed, pay
 from hams_wire.tls import Certificates
 
+passing_max = 64
+"""Requests that one frontend passes on to its successor at a time; further ones wait."""
+
 log = logging.getLogger("hams.succession")
 
 
@@ -37,7 +40,7 @@ class Passing:
         self._targets: list[tuple[InstanceId, str]] = []
         self._turn = 0
         self._idle: dict[InstanceId, list[Visit]] = {}
-        self._room = asyncio.Semaphore(limits.passing_max)
+        self._room = asyncio.Semaphore(passing_max)
         self.passed = 0
 
     async def outcome(self, request: InferenceRequest) -> InferenceOutcome:

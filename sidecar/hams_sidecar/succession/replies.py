@@ -7,10 +7,14 @@ from hams_protocol.effects import Replied
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.succession import replies as core
-from hams_sidecar import limits
 from hams_sidecar.inference import Buffer, Conflict, InferenceOutcome, KeyExpired, Reply
 from hams_sidecar.succession import talk
 from hams_wire.peers.visits import Visit, VisitFailed
+
+replies_per_page_max = 1000
+replies_per_page_bytes = 2 << 20
+"""Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a
+message (`visit_head_bytes_max`)."""
 
 log = logging.getLogger("hams.succession")
 
@@ -47,9 +51,7 @@ def entries_of(log_: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) -
 
 async def tell(visit: Visit, entries: Iterable[Entry], expired: tuple[int, ...], whole: bool = True) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
-    for page in core.pages(
-        entries, expired, whole, limits.replies_per_page_max, limits.replies_per_page_bytes
-    ):
+    for page in core.pages(entries, expired, whole, replies_per_page_max, replies_per_page_bytes):
         replies: list[talk.PassedReply] = []
         parts: list[Buffer] = []
         for entry in page.replies:

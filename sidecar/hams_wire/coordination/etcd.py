@@ -36,18 +36,20 @@ from hams_wire.errors import (
     Unavailable,
     Unknown,
 )
-from hams_wire.limits import (
-    etcd_attempt_s,
-    etcd_call_s,
-    etcd_pause_max_s,
-    etcd_pause_s,
-    etcd_probe_answer_s,
-    etcd_transaction_items_max,
-    etcd_write_s,
-)
+from hams_wire.limits import etcd_call_s, etcd_pause_max_s, etcd_probe_answer_s, etcd_transaction_items_max
 
 if TYPE_CHECKING:
     from hams_wire.coordination.etcd_members import Unary, UnaryCall
+
+etcd_attempt_s = 0.5
+"""With several members, a read that one of them has not answered after this long goes to the next."""
+
+etcd_write_s = 0.25
+"""With several members, one that has not answered a write after this long is asked for a sign of life
+(`etcd_probe_answer_s`), and again each time that it passes."""
+
+etcd_pause_s = 0.05
+"""Pause between two rounds over all members, none of which could serve."""
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)

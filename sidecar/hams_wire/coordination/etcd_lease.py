@@ -12,7 +12,10 @@ from hams_wire.coordination import etcd_pb2 as pb
 from hams_wire.coordination.etcd_errors import classify
 from hams_wire.coordination.etcd_members import EtcdMember, Members
 from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError
-from hams_wire.limits import etcd_probe_answer_s, registration_renewals_per_ttl
+from hams_wire.limits import etcd_probe_answer_s
+
+registration_renewals_per_ttl = 3
+"""A lease is renewed this often within its time to live."""
 
 
 class LeaseRenewer:

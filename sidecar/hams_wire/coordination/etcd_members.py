@@ -22,7 +22,14 @@ from hams_wire.coordination import etcd_pb2 as pb
 from hams_wire.coordination.etcd_errors import AUTH_DISABLED, GARBLED, classify
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.errors import AccessDenied, AuthExpired, InvalidCall, Unavailable, Unknown
-from hams_wire.limits import etcd_call_s, etcd_connect_s, etcd_message_bytes_max, etcd_token_idle_s
+from hams_wire.limits import etcd_call_s, etcd_connect_s
+
+etcd_message_bytes_max = 16 * 1024 * 1024
+"""Largest answer accepted from etcd."""
+
+etcd_token_idle_s = 120.0
+"""An authentication token that has not been used for this long is replaced before a write: etcd forgets idle
+ones after 300 s."""
 
 _CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),

@@ -20,7 +20,13 @@ from hams_wire.coordination.etcd_values import changes_of, range_of
 from hams_wire.coordination.follower import WatchFollower, below
 from hams_wire.coordination.port import Deleted, Event, Put, Snapshot, Watch
 from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError
-from hams_wire.limits import etcd_connect_s, etcd_probe_answer_s, etcd_probe_s, watch_events_max
+from hams_wire.limits import etcd_connect_s, etcd_probe_answer_s
+
+etcd_probe_s = 1.0
+"""A stream that has been silent for this long is asked for a sign of life."""
+
+watch_events_max = 1024
+"""Events of one watch read ahead of its consumer; beyond that etcd keeps them."""
 
 WatchStream = Stream[pb.WatchRequest, pb.WatchResponse]
 

@@ -46,7 +46,10 @@ from hams_wire.errors import (
     NotApplied,
     Unknown,
 )
-from hams_wire.limits import etcd_request_bytes_max, etcd_transaction_items_max
+from hams_wire.limits import etcd_transaction_items_max
+
+etcd_request_bytes_max = 1_572_864
+"""Largest write that etcd takes: its own default."""
 
 
 @frozen

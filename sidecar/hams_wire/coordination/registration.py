@@ -37,7 +37,14 @@ from hams_wire.errors import (
     Unavailable,
     Unknown,
 )
-from hams_wire.limits import registration_attempts_max, registration_ttl_min_s
+
+registration_ttl_min_s = 1
+"""Shortest lease asked for; etcd grants its own minimum if that is longer (two seconds with its default
+election timeout)."""
+
+registration_attempts_max = 8
+"""A registration tries this often in a row if other writers of the key, or of what its permit compares, are
+faster."""
 
 
 class Registrar(Protocol):

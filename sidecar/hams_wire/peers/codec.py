@@ -26,6 +26,12 @@ from hams_wire.peers.errors import BadFrame, NotSendable
 from hams_wire.peers.payload import PayloadFactory, Room, TensorInfo, Unreadable, defect_of
 from hams_wire.peers.schema import Decode, Encode, Refs, Schema
 
+payloads_per_message_max = 65_536
+"""Payloads in one message."""
+
+dedupe_bytes_min = 64 * 1024
+"""A message with this much payload that still waits is not queued a second time."""
+
 
 class Lane(enum.IntEnum):
     """What overtakes what on one connection: urgent goes first, the others take turns, each in its own
@@ -82,10 +88,10 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=limits.payload_bytes_max)]
 
 
 _Row = tuple[_Size, tuple[TensorInfo, ...]]
-_Table = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.payloads_per_message_max)]
+_Table = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=payloads_per_message_max)]
 _LooseRow = tuple[_Size, msgspec.Raw]
 _LooseTable = Annotated[
-    tuple[_LooseRow, ...], msgspec.Meta(min_length=1, max_length=limits.payloads_per_message_max)
+    tuple[_LooseRow, ...], msgspec.Meta(min_length=1, max_length=payloads_per_message_max)
 ]
 _TENSORS = msgspec.msgpack.Decoder(tuple[TensorInfo, ...])
 
@@ -128,7 +134,7 @@ class Encoded:
         self.flags = flags
         self.data = sum(self.sizes)
         self.nbytes = len(metadata) + self.data
-        self.key = (code, metadata, *map(id, payloads)) if self.data >= limits.dedupe_bytes_min else None
+        self.key = (code, metadata, *map(id, payloads)) if self.data >= dedupe_bytes_min else None
 
 
 class PartialMessage:
@@ -181,10 +187,10 @@ class Codec:
             raise NotSendable(f"no code for a {type(message).__name__}")
         refs: Refs = {}
         body = form.encode(message, refs)
-        if len(refs) > limits.payloads_per_message_max:
+        if len(refs) > payloads_per_message_max:
             raise NotSendable(
                 f"a {type(message).__name__} with {len(refs)} payloads, at most "
-                f"{limits.payloads_per_message_max} may travel"
+                f"{payloads_per_message_max} may travel"
             )
         payloads = tuple([payload for _, payload in refs.values()])
         described = [self._described(payload) for payload in payloads]

@@ -26,6 +26,28 @@ from hams_wire.peers.errors import BadFrame, ConnectionRejected, reason_of
 from hams_wire.peers.inbox import Inbox
 from hams_wire.peers.outbox import SendQueue
 
+let_go_bytes = 128 * 1024
+"""Pieces of payload above this are reported to their owner when they have left."""
+
+answer_bytes_max = limits.hello_bytes_max + 16
+"""Read buffer on the way back of a connection, where only answers to the greeting travel."""
+
+unsent_bytes_max = 256 * 1024
+"""Bytes the kernel may hold unsent (TCP_NOTSENT_LOWAT): what is urgent overtakes everything behind them."""
+
+payload_silence_s = 5.0
+"""A connection that has announced a payload and sends none of it for this long is closed: room for it is
+taken, and nobody else has it."""
+
+keepalive_s = 1
+"""Seconds without traffic before the kernel probes a connection, and between its probes."""
+
+keepalive_probes_max = 3
+"""Unanswered kernel probes after which a connection is broken."""
+
+user_timeout_s = 5
+"""Sent bytes without acknowledgement for this long break a connection."""
+
 log = logging.getLogger("hams.wire.peers")
 
 TCP_INFO = struct.Struct("=24xI28xI")
@@ -44,11 +66,11 @@ def tune(transport: asyncio.BaseTransport) -> None:
     for level, option, value in (
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.keepalive_s),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, limits.keepalive_probes_max),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.user_timeout_s * 1000),
-        (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.unsent_bytes_max),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, keepalive_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, keepalive_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, keepalive_probes_max),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_s * 1000),
+        (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes_max),
     ):
         connection.setsockopt(level, option, value)
 
@@ -103,7 +125,7 @@ class Sending(asyncio.BufferedProtocol):
         self._owner = owner
         self._hello = hello
         self._loop = loop
-        self._inbox = Inbox(codec, self._refuse, self._greeted, _nothing, limits.answer_bytes_max)
+        self._inbox = Inbox(codec, self._refuse, self._greeted, _nothing, answer_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False
@@ -135,7 +157,7 @@ class Sending(asyncio.BufferedProtocol):
             else:
                 transport.writelines(pieces)
             last = pieces[-1]
-            if len(last) > limits.let_go_bytes and type(last) is memoryview:
+            if len(last) > let_go_bytes and type(last) is memoryview:
                 self._written.append(last)
                 if not self._paused:  # all of it has left
                     self._let_go()
@@ -358,16 +380,14 @@ class Receiving(asyncio.BufferedProtocol):
 
     def _owe(self) -> None:
         """Room was given for payloads that are still to come: a claim that nothing follows is taken back."""
-        self._owed = self._loop.call_later(limits.payload_silence_s, self._come, self.inbox.payload_bytes)
+        self._owed = self._loop.call_later(payload_silence_s, self._come, self.inbox.payload_bytes)
 
     def _come(self, before: int) -> None:
         self._owed = None
         left = self.inbox.owed_bytes
         if left and self.inbox.payload_bytes == before and not self._deaf:
             self._refuse(
-                BadFrame(
-                    f"{left} payload bytes were announced, and none came for {limits.payload_silence_s} s"
-                )
+                BadFrame(f"{left} payload bytes were announced, and none came for {payload_silence_s} s")
             )
         elif left and not self._deaf:
             self._owe()

@@ -16,6 +16,16 @@ from collections.abc import Callable
 from hams_wire import limits
 from hams_wire.tls import Certificates
 
+handshakes_max = 128
+"""TLS connections that have not shown a certificate yet; others wait with the kernel until one of these is
+through, has run out of time or gives way."""
+
+handshake_unhurried_s = 0.25
+"""A TLS handshake that has taken so long gives way to the next connection where there is no place left."""
+
+accept_again_s = 0.2
+"""Pause after a connection that could not be accepted, as where there are no file descriptors left."""
+
 log = logging.getLogger("hams.wire.peers")
 
 
@@ -77,7 +87,7 @@ class Door:
                 accepted, _ = await self._loop.sock_accept(self._listening)
             except OSError as error:
                 log.warning("a connection could not be accepted: %s", error)
-                await asyncio.sleep(limits.accept_again_s)
+                await asyncio.sleep(accept_again_s)
                 continue
             try:
                 await self._make_room()
@@ -90,9 +100,9 @@ class Door:
 
     async def _make_room(self) -> None:
         """Until a place is free; the oldest handshake has only so long while somebody waits."""
-        while len(self._tasks) >= limits.handshakes_max:
+        while len(self._tasks) >= handshakes_max:
             oldest, began = next(iter(self._tasks.items()))
-            left = began + limits.handshake_unhurried_s - self._loop.time()
+            left = began + handshake_unhurried_s - self._loop.time()
             if left <= 0:
                 oldest.cancel()
             await asyncio.wait(self._tasks, timeout=max(left, 0) or None, return_when=asyncio.FIRST_COMPLETED)

@@ -7,8 +7,10 @@ skipped to find the next one.
 import struct
 from typing import NamedTuple
 
-from hams_wire import limits
 from hams_wire.peers.errors import BadFrame
+
+chunk_bytes_max = 2 * 1024 * 1024
+"""Payload bytes in one frame: what an urgent message may have to wait for."""
 
 MAGIC = 0x484D
 """The first two bytes of every frame, "HM"."""
@@ -49,8 +51,8 @@ def unpack(buffer: bytearray | bytes | memoryview, offset: int, metadata_max: in
         raise BadFrame(f"expected a frame, found magic 0x{magic:04x}")
     if metadata > metadata_max:
         raise BadFrame(f"{metadata} bytes of metadata, at most {metadata_max} are taken")
-    if data > limits.chunk_bytes_max:
-        raise BadFrame(f"{data} bytes of payload in one frame, at most {limits.chunk_bytes_max} are taken")
+    if data > chunk_bytes_max:
+        raise BadFrame(f"{data} bytes of payload in one frame, at most {chunk_bytes_max} are taken")
     if kind >= MESSAGE_FIRST:
         if flags & ~PAYLOAD or (not flags and (data or stream)):
             raise BadFrame(

@@ -18,6 +18,9 @@ from hams_wire.peers.codec import Codec, PartialMessage
 from hams_wire.peers.errors import BadFrame, NoRoom
 from hams_wire.peers.payload import Room
 
+streams_open_max = 8
+"""Messages of one connection whose payload is still arriving: one per lane, and room for lanes to come."""
+
 
 class _Arriving:
     """A message whose payload bytes are on their way. `rooms` is None if there was no memory for them."""
@@ -219,8 +222,8 @@ class Inbox:
             return
         arriving = _Arriving(incoming, rooms)
         if header.data < incoming.total:
-            if len(self._arriving) >= limits.streams_open_max:
-                raise BadFrame(f"more than {limits.streams_open_max} messages begun and not completed")
+            if len(self._arriving) >= streams_open_max:
+                raise BadFrame(f"more than {streams_open_max} messages begun and not completed")
             self._arriving[header.stream] = arriving
         if header.data:
             self._current, self._frame_left = arriving, header.data

@@ -35,6 +35,41 @@ from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import TLS_NAME
 from hams_wire.tls import Certificates, Stranger
 
+addresses_known_max = 4096
+"""Addresses of members remembered, former ones included."""
+
+peers_max = 4096
+"""Instances that are members or hold a connection here."""
+
+reconnect_s = 0.02
+"""Pause before a broken connection is tried again; doubled each time, with jitter, to `reconnect_max_s`."""
+
+reconnect_eager_s = 0.002
+"""The same, to a peer whose end something waits to know: its socket may still be closing while the kernel
+ends its process."""
+
+reconnect_refused_s = 0.25
+"""The same, where no process listens any more: one that comes back there connects to us first."""
+
+reconnect_offending_max_s = 5.0
+"""The same, to a peer that has closed connections for a frame that is not allowed: what it refused may come
+again. It is forgiven after a connection that stood for longer than this."""
+
+offence_said_s = 60.0
+"""A peer whose frames are refused, or that refuses ours, is named in the log again after this long."""
+
+offenders_max = 256
+"""Peers of which it is remembered when they were last named."""
+
+steady_s = 0.1
+"""A connection that stood for less than this is flapping: it is not tried again at once."""
+
+reconnect_max_s = 1.0
+"""Longest pause between two attempts to connect."""
+
+visits_max = 256
+"""Visitors at one instance at a time."""
+
 log = logging.getLogger("hams.wire.peers")
 
 
@@ -77,7 +112,7 @@ class _Peer:
         self.task: asyncio.Task[None] | None = None
         self.nudge = asyncio.Event()
         self.up = False
-        self.pause_s = limits.reconnect_s
+        self.pause_s = reconnect_s
         """Before the next attempt, if this one fails."""
         self.offence_s = 0.0
         """The last pause that was made because it refused what it was sent."""
@@ -94,10 +129,10 @@ class Named:
     def say(self, to: logging.Logger, now: float, who: str, what: str) -> None:
         """Warn, unless `who` was named a short while ago."""
         at = self._at.get(who)
-        again = at is not None and now < at + limits.offence_said_s
+        again = at is not None and now < at + offence_said_s
         to.log(logging.DEBUG if again else logging.WARNING, "%s", what)
         if not again:
-            if len(self._at) >= limits.offenders_max:
+            if len(self._at) >= offenders_max:
                 del self._at[next(iter(self._at))]
             self._at.pop(who, None)
             self._at[who] = now
@@ -237,7 +272,7 @@ class PeerNetwork:
                 log.warning("member %s: %s", instance, error)
                 continue
             self._addresses[instance] = address
-            if len(self._addresses) > limits.addresses_known_max:
+            if len(self._addresses) > addresses_known_max:
                 del self._addresses[next(name for name in self._addresses if name not in members)]
             peer = self._wanted(instance, address)
             peer.member = True
@@ -339,19 +374,19 @@ class PeerNetwork:
             try:
                 async with asyncio.timeout(peer.pause_s * random.uniform(0.5, 1.5)):
                     await peer.nudge.wait()  # not wait_for: it may swallow a cancellation
-                peer.pause_s = limits.reconnect_s
+                peer.pause_s = reconnect_s
                 peer.nudge.clear()
             except TimeoutError:
-                peer.pause_s = min(2 * peer.pause_s, limits.reconnect_max_s)
+                peer.pause_s = min(2 * peer.pause_s, reconnect_max_s)
 
     def _not_reached(self, instance: InstanceId, peer: _Peer, error: Exception) -> None:
         """An attempt has failed. Sometimes that tells that the peer is gone."""
         # Nobody listens there any more: as good as a death certificate.
         gone = isinstance(error, ConnectionRefusedError | FileNotFoundError)
         if gone:
-            level = logging.INFO if peer.pause_s < limits.reconnect_refused_s else logging.DEBUG
+            level = logging.INFO if peer.pause_s < reconnect_refused_s else logging.DEBUG
             log.log(level, "%s is gone from %s: %s", instance, peer.address, error)
-            peer.pause_s = max(peer.pause_s, limits.reconnect_refused_s)
+            peer.pause_s = max(peer.pause_s, reconnect_refused_s)
         else:
             log.info("cannot reach %s at %s: %s", instance, peer.address, error)
         # An address that belongs to somebody else tells the same.
@@ -365,24 +400,22 @@ class PeerNetwork:
         await asyncio.shield(sending.closed)
         stood_s = self._loop.time() - began
         log.debug("connection to %s at %s is gone", instance, peer.address)
-        if stood_s > limits.reconnect_offending_max_s:
+        if stood_s > reconnect_offending_max_s:
             peer.offence_s = 0.0
         if sending.offended is not None:
             offence = f"{instance} refuses what it is sent: {sending.offended}"
             self._named.say(log, self._loop.time(), instance, offence)
-            peer.offence_s = min(
-                max(2 * peer.offence_s, limits.reconnect_s), limits.reconnect_offending_max_s
-            )
+            peer.offence_s = min(max(2 * peer.offence_s, reconnect_s), reconnect_offending_max_s)
             # What it refused may come again: nobody that connects to us shortens this pause.
             await self._pause(peer.offence_s)
             return True
         eager = self._eager(instance)
         if peer.ending:
-            peer.pause_s = limits.reconnect_refused_s
+            peer.pause_s = reconnect_refused_s
             return False
-        peer.pause_s = limits.reconnect_eager_s if eager else limits.reconnect_s
+        peer.pause_s = reconnect_eager_s if eager else reconnect_s
         # One attempt at once tells whether it was the connection or the peer.
-        return eager and stood_s > limits.steady_s
+        return eager and stood_s > steady_s
 
     async def _pause(self, pause_s: float) -> None:
         """About this long, whatever happens meanwhile."""
@@ -484,7 +517,7 @@ class PeerNetwork:
         welcome = handshake.answer(hello, self.graph, self.instance)
         if self._closing:
             raise ConnectionRejected(Why.FULL, "this instance is ending")
-        if hello.sender not in self._peers and len(self._peers) >= limits.peers_max:
+        if hello.sender not in self._peers and len(self._peers) >= peers_max:
             raise ConnectionRejected(Why.FULL, f"{len(self._peers)} peers are known here, which is the most")
         known = self._addresses.get(hello.sender)
         if known is None and addresses.is_at(hello.address, receiving.source):
@@ -503,7 +536,7 @@ class PeerNetwork:
     ) -> handshake.Welcome:
         """A visitor: its connection is the host's from here on. Raises ConnectionRejected."""
         welcome = handshake.answer(hello, self.graph, self.instance)
-        if self._host is None or self._visits >= limits.visits_max or self._closing:
+        if self._host is None or self._visits >= visits_max or self._closing:
             raise ConnectionRejected(
                 Why.FULL,
                 f"{self._visits} visitors are here, which is the most"

@@ -16,6 +16,21 @@ from hams_wire import limits
 from hams_wire.peers import frames
 from hams_wire.peers.codec import Encoded, Lane
 
+join_bytes_max = 16 * 1024
+"""Pieces up to this size are joined before they are handed to the transport: cheaper than one more piece of a
+gathering write."""
+
+lane_bytes_max = 256 * 1024 * 1024
+"""A message that would raise a lane above this is dropped, as if the connection had lost it; one message
+always fits."""
+
+lane_messages_max = 131_072
+"""Messages waiting in one lane, whatever their size."""
+
+urgent_turn_bytes_max = 1024 * 1024
+"""Urgent bytes written before a chunk of payload gets its turn, so that acknowledgements alone cannot starve
+records."""
+
 Piece = bytes | memoryview
 
 
@@ -69,8 +84,7 @@ class SendQueue:
             self.repeated += 1
             return False
         if queue.messages and (
-            queue.nbytes + message.nbytes > limits.lane_bytes_max
-            or len(queue.messages) >= limits.lane_messages_max
+            queue.nbytes + message.nbytes > lane_bytes_max or len(queue.messages) >= lane_messages_max
         ):
             self.dropped += 1
             return False
@@ -84,7 +98,7 @@ class SendQueue:
     def take(self) -> list[Piece]:
         """The next pieces to write, about a chunk; none if nothing waits."""
         pieces: list[Piece] = []
-        taken = self._emit(self._urgent, limits.urgent_turn_bytes_max, pieces) if self._urgent.messages else 0
+        taken = self._emit(self._urgent, urgent_turn_bytes_max, pieces) if self._urgent.messages else 0
         if self.messages:
             budget = limits.chunk_bytes
             for _ in range(len(self._queues) - 1):
@@ -94,9 +108,9 @@ class SendQueue:
                     taken += emitted
                     budget -= emitted
                 self._turn = self._turn % (len(self._queues) - 1) + 1
-                if budget < limits.join_bytes_max:
+                if budget < join_bytes_max:
                     break
-        if taken <= limits.join_bytes_max:
+        if taken <= join_bytes_max:
             return [b"".join(pieces)] if pieces else pieces
         return _joined(pieces)
 
@@ -159,7 +173,7 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
     joined: list[Piece] = []
     small: list[Piece] = []
     for piece in pieces:
-        if len(piece) <= limits.join_bytes_max:
+        if len(piece) <= join_bytes_max:
             small.append(piece)
         else:
             if small:

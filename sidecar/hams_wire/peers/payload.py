@@ -16,6 +16,23 @@ from hams_protocol.messages import Payload
 from hams_wire import limits
 from hams_wire.peers.errors import NoRoom
 
+tensors_per_payload_max = 65_536
+"""Tensor descriptors in one payload; a captured state has one per parameter."""
+
+tensor_rank_max = 64
+"""Dimensions of one tensor."""
+
+defect_chars_max = 500
+"""Characters kept of what is wrong with a payload: it becomes the text of an error reply."""
+
+heap_room_mapped_bytes_min = 256 * 1024
+"""Room for a payload of this size is mapped, so that a claim takes memory only as its bytes arrive."""
+
+content_page_bytes = 4096
+content_pages_max = 256
+"""Where states are replayed, a value is named by its bytes: by so many pages of each tensor at most, 1 MiB,
+which takes a millisecond."""
+
 
 class TensorInfo(NamedTuple):
     """One tensor of a payload: Open Inference datatype, shape with the leading dimension of rows, and where
@@ -31,13 +48,13 @@ class TensorInfo(NamedTuple):
 def defect_of(tensors: Sequence[TensorInfo], nbytes: int) -> str:
     """What is wrong with the descriptors of a payload of `nbytes`, "" if nothing is: what every receiver
     checks, whatever its memory is."""
-    if len(tensors) > limits.tensors_per_payload_max:
-        return f"{len(tensors)} tensors, at most {limits.tensors_per_payload_max} are taken"
+    if len(tensors) > tensors_per_payload_max:
+        return f"{len(tensors)} tensors, at most {tensors_per_payload_max} are taken"
     for tensor in tensors:
-        if len(tensor.shape) > limits.tensor_rank_max:
+        if len(tensor.shape) > tensor_rank_max:
             return (
                 f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions, at most "
-                f"{limits.tensor_rank_max} are taken"
+                f"{tensor_rank_max} are taken"
             )
         for dimension in tensor.shape:
             if not 0 <= dimension <= limits.dimension_max:
@@ -97,9 +114,9 @@ def content_of(tensors: Iterable[TensorInfo], views: Iterable[memoryview]) -> st
         digest.update(f"{tensor.name} {tensor.datatype} {tensor.shape} ".encode())
     for view in views:
         data = view.cast("B")
-        step = max(len(data) // limits.content_pages_max, limits.content_page_bytes)
+        step = max(len(data) // content_pages_max, content_page_bytes)
         for start in range(0, len(data), step):
-            digest.update(data[start : start + limits.content_page_bytes])
+            digest.update(data[start : start + content_page_bytes])
     return digest.hexdigest()
 
 
@@ -163,7 +180,7 @@ class Unreadable(WholePayload):
     def __init__(self, descriptors: "msgspec.Raw | tuple[TensorInfo, ...]", room: Room, defect: str) -> None:
         self.descriptors = descriptors
         self.room = room
-        self.defect = defect[: limits.defect_chars_max]
+        self.defect = defect[:defect_chars_max]
 
     @property
     def nbytes(self) -> int:
@@ -182,7 +199,7 @@ class HeapRoom:
 
     def __init__(self, nbytes: int) -> None:
         self.view = memoryview(
-            mmap.mmap(-1, nbytes) if nbytes >= limits.heap_room_mapped_bytes_min else bytearray(nbytes)
+            mmap.mmap(-1, nbytes) if nbytes >= heap_room_mapped_bytes_min else bytearray(nbytes)
         )
 
 

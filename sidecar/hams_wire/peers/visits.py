@@ -21,6 +21,15 @@ from hams_wire.peers import addresses, frames, handshake
 from hams_wire.peers.errors import BadFrame, ConnectionRejected, PeerError
 from hams_wire.tls import Certificates, Stranger
 
+visit_head_bytes_max = 4 * 1024 * 1024
+"""What a visitor, or its host, says besides payload, in one message."""
+
+visit_piece_bytes = 1024 * 1024
+"""Payload is read and written in pieces of this size."""
+
+visit_silence_s = 5.0
+"""A visit on which nothing moves for this long while something is due is over."""
+
 TLS_NAME = "hams-peer"
 """Server name that a dialling side asks for: addresses change, so certificates are checked for the graph's
 identity instead (`tls.py`)."""
@@ -61,20 +70,20 @@ class Visit:
             writer.write(_LENGTHS.pack(len(head), sum([len(part) for part in payload])) + head)
             checksum = zlib.crc32(head)
             for part in payload:
-                for start in range(0, len(part), limits.visit_piece_bytes):
-                    piece = part[start : start + limits.visit_piece_bytes]
+                for start in range(0, len(part), visit_piece_bytes):
+                    piece = part[start : start + visit_piece_bytes]
                     checksum = zlib.crc32(piece, checksum)
                     writer.write(piece)
-                    async with asyncio.timeout(limits.visit_silence_s):
+                    async with asyncio.timeout(visit_silence_s):
                         await writer.drain()
             writer.write(_CHECKSUM.pack(checksum))
-            async with asyncio.timeout(limits.visit_silence_s):
+            async with asyncio.timeout(visit_silence_s):
                 await writer.drain()
         except OSError as error:  # TimeoutError is one
             raise VisitFailed(f"sending: {error!r}") from error
 
     async def receive(
-        self, room: Callable[[int], memoryview], within_s: float | None = limits.visit_silence_s
+        self, room: Callable[[int], memoryview], within_s: float | None = visit_silence_s
     ) -> tuple[bytes, memoryview]:
         """One message: its head, and its payload in the memory that `room` gives for so many bytes.
         `within_s`: until it begins; None: for ever.
@@ -84,9 +93,9 @@ class Visit:
         try:
             async with asyncio.timeout(within_s):
                 length, nbytes = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
-            if length > limits.visit_head_bytes_max or nbytes > limits.payload_bytes_max:
+            if length > visit_head_bytes_max or nbytes > limits.payload_bytes_max:
                 raise VisitFailed(
-                    f"a message of {length} + {nbytes} bytes, at most {limits.visit_head_bytes_max} + "
+                    f"a message of {length} + {nbytes} bytes, at most {visit_head_bytes_max} + "
                     f"{limits.payload_bytes_max} are taken"
                 )
             head = await self._piece(length)
@@ -94,7 +103,7 @@ class Visit:
             view = room(nbytes) if nbytes else memoryview(b"")
             at = 0
             while at < nbytes:
-                piece = await self._piece(min(limits.visit_piece_bytes, nbytes - at))
+                piece = await self._piece(min(visit_piece_bytes, nbytes - at))
                 checksum = zlib.crc32(piece, checksum)
                 view[at : at + len(piece)] = piece
                 at += len(piece)
@@ -111,7 +120,7 @@ class Visit:
         return head, view
 
     async def _piece(self, nbytes: int) -> bytes:
-        async with asyncio.timeout(limits.visit_silence_s):
+        async with asyncio.timeout(visit_silence_s):
             return await self._reader.readexactly(nbytes)
 
     @property
@@ -130,7 +139,7 @@ Host = Callable[[Visit], Awaitable[None]]
 
 def taken_over(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> Visit:
     """The dialled side of a visit, once the visitor has been welcomed and before it says more."""
-    reader = asyncio.StreamReader(limit=limits.visit_piece_bytes, loop=loop)
+    reader = asyncio.StreamReader(limit=visit_piece_bytes, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
@@ -146,7 +155,7 @@ async def pay(address: str, graph: str, visitor: str, host: str, tls: Certificat
         async with asyncio.timeout(limits.connect_s):
             if isinstance(parsed, addresses.Unix):
                 reader, writer = await asyncio.open_unix_connection(
-                    parsed.path, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes
+                    parsed.path, ssl=context, server_hostname=name, limit=visit_piece_bytes
                 )
             else:
                 reader, writer = await asyncio.open_connection(
@@ -154,7 +163,7 @@ async def pay(address: str, graph: str, visitor: str, host: str, tls: Certificat
                     parsed.port,
                     ssl=context,
                     server_hostname=name,
-                    limit=limits.visit_piece_bytes,
+                    limit=visit_piece_bytes,
                 )
     except (OSError, ValueError) as error:
         raise NotReached(f"{host} at {address}: {error!r}") from error

@@ -7,8 +7,8 @@ import pytest
 from tests.sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
 
 from hams_protocol.graph import FrontendSpec, TensorSpec
-from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.connection import BoundedHttpProtocol
+from hams_sidecar.endpoint import connection, limits
+from hams_sidecar.endpoint.connection import BoundedHttpProtocol, head_bytes_max, headers_max
 from hams_sidecar.endpoint.descriptors import ConnectionBounds
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
@@ -167,7 +167,7 @@ def held_up() -> tuple[FakePort, asyncio.Event]:
 
 
 async def test_who_sends_too_far_ahead_is_answered_in_turn_and_then_refused(serve, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "pipelined_max", 4)
+    monkeypatch.setattr(connection, "pipelined_max", 4)
     port, gate = held_up()
     running = await serve(SMALL, port)
     raw = await running.connect()
@@ -228,7 +228,7 @@ async def test_a_head_that_begins_behind_a_body_is_not_charged_for_it(serve, mad
     raw = await running.connect()
     await raw.send(LIVE)
     assert (await raw.answer())[0] == 200
-    spaces = b" " * 2 * limits.head_bytes_max
+    spaces = b" " * 2 * head_bytes_max
     first = HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) + len(spaces)) + BODY + spaces
     made[0].data_received(first + GOOD[:at])
     made[0].data_received(GOOD[at:])
@@ -241,7 +241,7 @@ async def test_a_body_is_not_charged_for_the_requests_before_it(serve, made) -> 
     raw = await running.connect()
     await raw.send(LIVE)
     assert (await raw.answer())[0] == 200
-    before = LIVE[:-2] + b"a: " + b"x" * (limits.head_bytes_max // 2) + b"\r\n\r\n"
+    before = LIVE[:-2] + b"a: " + b"x" * (head_bytes_max // 2) + b"\r\n\r\n"
     made[0].data_received(before * 3 + HEAD + b"transfer-encoding: chunked\r\n\r\n")
     made[0].data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
     assert [(await raw.answer())[0] for _ in range(4)] == [200] * 4
@@ -254,7 +254,7 @@ async def test_F36_an_endless_head_behind_a_body_is_refused(serve, made) -> None
     await raw.send(LIVE)
     assert (await raw.answer())[0] == 200
     made[0].data_received(GOOD + HEAD + b"a: ")
-    piece = b"x" * (limits.head_bytes_max // 2)
+    piece = b"x" * (head_bytes_max // 2)
     for _ in range(2):
         made[0].data_received(piece)
     assert [(await raw.answer())[0] for _ in range(2)] == [200, 431]
@@ -496,7 +496,7 @@ async def test_F36_rooms_that_bodies_take_are_bounded_together_before_they_are_f
 
 
 async def test_F36_heads_that_are_not_finished_are_bounded_together(serve, heads, lost, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "heads_bytes_max", 40_000)
+    monkeypatch.setattr(connection, "heads_bytes_max", 40_000)
     running = await serve()
     serving = running.endpoint._serving
     raws = [await running.connect() for _ in range(3)]
@@ -520,7 +520,7 @@ async def test_as_many_fields_as_are_allowed_come_in_with_an_upgrade_too(serve, 
     running = await serve()
     raw = await running.connect()
     head = HEAD + upgrade + b"transfer-encoding: chunked\r\n"
-    more = limits.headers_max - head.count(b"\r\n") + 1
+    more = headers_max - head.count(b"\r\n") + 1
     await raw.send(head + b"".join(b"a%d: b\r\n" % number for number in range(more)) + b"\r\n")
     await raw.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
     assert (await raw.answer())[0] == 200
@@ -557,7 +557,7 @@ async def test_a_large_body_that_does_not_come_is_a_408(serve) -> None:
 
 
 async def test_F38_a_head_that_does_not_come_is_cut_off(serve, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "head_s_max", 0.05)
+    monkeypatch.setattr(connection, "head_s_max", 0.05)
     running = await serve()
     silent, slow = await running.connect(), await running.connect()
     await slow.send(b"POST /v2/models")
@@ -573,7 +573,7 @@ async def test_F38_a_second_head_that_does_not_come_is_cut_off(serve, monkeypatc
     raw = await running.connect()
     await raw.send(GOOD)
     assert (await raw.answer())[0] == 200
-    monkeypatch.setattr(limits, "head_s_max", 0.05)
+    monkeypatch.setattr(connection, "head_s_max", 0.05)
     await raw.send(b"POST /v2/mod")
     assert (await raw.answer())[0] == 408
 
@@ -596,7 +596,7 @@ NO_SUCH = HEAD.replace(b"digits", b"other")
     "framing", [b"transfer-encoding: chunked\r\n\r\n", b"content-length: 900000\r\n\r\n"]
 )
 async def test_F38_a_body_that_goes_on_after_its_answer_is_cut_off(serve, made, monkeypatch, framing) -> None:
-    monkeypatch.setattr(limits, "answered_body_s_max", 0.05)
+    monkeypatch.setattr(connection, "answered_body_s_max", 0.05)
     running = await serve()
     raw = await running.connect()
     await raw.send(NO_SUCH + framing + b"1\r\nx\r\n")

@@ -6,8 +6,13 @@ import sys
 
 import pytest
 
-from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.descriptors import ConnectionBounds, bounds_within
+from hams_sidecar.endpoint.descriptors import (
+    ConnectionBounds,
+    bounds_within,
+    connections_max,
+    grpc_connections_max,
+    refused_connections_max,
+)
 
 
 @pytest.mark.parametrize("files", [64, 1024, 4096, 20_000])
@@ -20,7 +25,7 @@ def test_connections_of_all_kinds_leave_a_quarter_of_the_files(files: int) -> No
 @pytest.mark.parametrize("files", [None, 1 << 20])
 def test_where_files_are_plenty_the_bounds_are_their_own(files: int | None) -> None:
     assert bounds_within(files) == ConnectionBounds(
-        limits.connections_max, limits.grpc_connections_max, limits.refused_connections_max
+        connections_max, grpc_connections_max, refused_connections_max
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 
-from hams_sidecar.endpoint import Address, Endpoint, StartFailed, limits
+from hams_sidecar.endpoint import Address, Endpoint, StartFailed, connection
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
 from hams_sidecar.metrics import Metrics
 
@@ -110,7 +110,7 @@ async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(ser
 
 
 async def test_connections_that_wait_to_be_accepted_are_still_served(serve, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "last_request_s_max", 60.0)
+    monkeypatch.setattr(connection, "last_request_s_max", 60.0)
     running = await serve()
     sockets = [socket.socket() for _ in range(20)]
     for waiting in sockets:
@@ -144,7 +144,7 @@ class Faulty:
 async def test_F38_a_connection_that_broke_while_it_waited_keeps_none_behind_it_waiting(
     serve, monkeypatch
 ) -> None:
-    monkeypatch.setattr(limits, "last_request_s_max", 60.0)
+    monkeypatch.setattr(connection, "last_request_s_max", 60.0)
     running = await serve()
     waiting = socket.socket()
     waiting.setblocking(False)
@@ -189,7 +189,7 @@ async def test_who_watches_health_does_not_hold_up_a_drain(serve) -> None:
 
 
 async def test_a_silent_connection_does_not_hold_up_a_drain(serve, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "last_request_s_max", 0.01)
+    monkeypatch.setattr(connection, "last_request_s_max", 0.01)
     running = await serve()
     raw = await running.connect()
     await running.endpoint.drain(propagation_s=0, drain_s=30)

@@ -13,9 +13,10 @@ from tests.fuzz.http2 import RST_STREAM, Connection, frame, prefix
 from tests.sidecar.endpoint.doubles import PIXELS, FakePort, always, graph
 
 from hams_protocol.graph import FrontendSpec
-from hams_sidecar.endpoint import limits
+from hams_sidecar.endpoint import crowd, grpc_calls, grpc_service
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.grpc_calls import GrpcCall, _address
+from hams_sidecar.endpoint.grpc_service import grpc_small_message_bytes_max
 from hams_sidecar.inference import Reply, Tensor
 
 MESSAGE = pb.ModelInferRequest(
@@ -94,7 +95,7 @@ async def test_F38_a_message_that_does_not_come_ends_at_the_deadline(serve) -> N
 async def test_F38_a_message_that_never_ends_is_counted_and_then_let_go(
     serve, connect, counted, monkeypatch
 ) -> None:
-    monkeypatch.setattr(limits, "grpc_message_unhurried_s", 0.0)
+    monkeypatch.setattr(grpc_calls, "grpc_message_unhurried_s", 0.0)
     running = await serve(small(0.3))
     serving = running.endpoint._serving
     client = await connect(running)
@@ -111,8 +112,8 @@ async def test_F38_a_message_that_never_ends_is_counted_and_then_let_go(
 async def test_F38_where_there_is_no_room_the_message_that_takes_longest_gives_way(
     serve, connect, counted, monkeypatch
 ) -> None:
-    monkeypatch.setattr(limits, "grpc_message_unhurried_s", 0.0)
-    monkeypatch.setattr(limits, "body_unhurried_s", 0.0)
+    monkeypatch.setattr(grpc_calls, "grpc_message_unhurried_s", 0.0)
+    monkeypatch.setattr(crowd, "body_unhurried_s", 0.0)
     running = await serve(small(30.0))
     client = await connect(running)
     for stream in (1, 3, 5):
@@ -130,8 +131,8 @@ async def test_F38_where_there_is_no_room_the_message_that_takes_longest_gives_w
 async def test_F38_calls_are_bounded_and_one_that_stalls_gives_way(
     serve, connect, counted, monkeypatch
 ) -> None:
-    monkeypatch.setattr(limits, "grpc_calls_max", 2)
-    monkeypatch.setattr(limits, "grpc_message_unhurried_s", 0.0)
+    monkeypatch.setattr(grpc_calls, "grpc_calls_max", 2)
+    monkeypatch.setattr(grpc_calls, "grpc_message_unhurried_s", 0.0)
     running = await serve()
     client = await connect(running)
     for stream in (1, 3):
@@ -140,7 +141,7 @@ async def test_F38_calls_are_bounded_and_one_that_stalls_gives_way(
     client.call(5)
     await client.ended(5)
     assert client.over == {5}
-    monkeypatch.setattr(limits, "body_unhurried_s", 0.0)
+    monkeypatch.setattr(crowd, "body_unhurried_s", 0.0)
     client.call(7)
     await asyncio.wait(
         [asyncio.create_task(client.ended(stream)) for stream in (1, 3)],
@@ -193,7 +194,7 @@ async def test_F38_a_watcher_that_reads_nothing_holds_nobody_up(serve, connect) 
 
 
 async def test_F38_watchers_are_bounded(serve, connect, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "grpc_watchers_max", 1)
+    monkeypatch.setattr(grpc_service, "grpc_watchers_max", 1)
     running = await serve()
     client = await connect(running)
     for stream in (1, 3):
@@ -226,7 +227,7 @@ async def test_F37_bytes_that_are_no_message_are_told_so_by_every_service(serve,
 
 async def test_F37_a_large_message_to_a_small_method_is_refused(serve) -> None:
     running = await serve()
-    question = health_pb2.HealthCheckRequest(service="x" * limits.grpc_small_message_bytes_max)
+    question = health_pb2.HealthCheckRequest(service="x" * grpc_small_message_bytes_max)
     async with grpc.aio.insecure_channel(running.grpc) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as result:
             await health_pb2_grpc.HealthStub(channel).Check(question)

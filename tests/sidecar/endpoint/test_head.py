@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hams_sidecar.endpoint import limits
+from hams_sidecar.endpoint.connection import head_bytes_max
 from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.inference import InferenceRequest
 
@@ -92,7 +92,7 @@ async def test_F36_what_is_no_body_is_bounded_between_and_behind_its_pieces(serv
     answer = asyncio.create_task(raw.answer())
     sent = 0
     while not answer.done():
-        assert sent <= 100 * limits.head_bytes_max
+        assert sent <= 100 * head_bytes_max
         await raw.send(b"a" * 4096)
         sent += 4096
         await asyncio.sleep(0)

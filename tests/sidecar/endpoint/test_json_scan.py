@@ -15,8 +15,8 @@ from hams_sidecar.datatypes import encode_bytes
 from hams_sidecar.endpoint import json_scan, rest_codec
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import read, run, run_through
-from hams_sidecar.endpoint.json_scan import outline
-from hams_sidecar.endpoint.limits import json_head_bytes_max, json_slice_bytes
+from hams_sidecar.endpoint.json_scan import json_head_bytes_max, outline
+from hams_sidecar.endpoint.limits import json_slice_bytes
 from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request
 from hams_sidecar.endpoint.signature import Signature
 

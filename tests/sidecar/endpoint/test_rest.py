@@ -17,8 +17,7 @@ from hams_protocol.graph import AdmissionPolicy, AppSpec, FrontendSpec
 from hams_sidecar.datatypes import NUMPY
 from hams_sidecar.endpoint import json_data, rest
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.limits import heads_known_max
-from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request
+from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request, heads_known_max
 from hams_sidecar.endpoint.signature import Signature
 from hams_sidecar.inference import (
     Conflict,

@@ -12,9 +12,8 @@ from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.grpc_codec import decode_request as decode_grpc
 from hams_sidecar.endpoint.json_data import run_through
-from hams_sidecar.endpoint.limits import dimension_max, rows_without_data_max
 from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request
-from hams_sidecar.endpoint.signature import Signature
+from hams_sidecar.endpoint.signature import Signature, dimension_max, rows_without_data_max
 
 VARIABLE = Signature(graph(TensorSpec("x", "FP32", (-1,))))
 BOUNDARIES = (-(2**63), -1, 0, 1, 2**31, 2**53, 2**63, 2**64, 10**400)

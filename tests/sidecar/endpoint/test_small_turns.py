@@ -15,14 +15,15 @@ from hams_sidecar.endpoint import grpc_scan, limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.grpc_codec import GrpcRequest, decode_request, encode_reply
+from hams_sidecar.endpoint.grpc_scan import grpc_parsed_bytes_max, grpc_varied_bytes_max
 from hams_sidecar.endpoint.grpc_service import InferenceService
-from hams_sidecar.endpoint.json_data import run_through, write
+from hams_sidecar.endpoint.json_data import json_string_bytes_max, json_values_max, run_through, write
 from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.request import NO_PARAMETERS
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.rest_codec import decode_request as decode_rest
 from hams_sidecar.endpoint.serving import Serving
-from hams_sidecar.endpoint.signature import Signature
+from hams_sidecar.endpoint.signature import Signature, bytes_elements_max, parameters_bytes_min
 from hams_sidecar.inference import Tensor
 from hams_sidecar.metrics import Metrics
 
@@ -83,13 +84,13 @@ def test_F36_a_long_shape_is_refused() -> None:
 
 
 def test_F36_typed_contents_are_bounded_and_raw_ones_are_not() -> None:
-    message = pb.ModelInferRequest(raw_input_contents=[bytes(2 * limits.grpc_parsed_bytes_max)])
+    message = pb.ModelInferRequest(raw_input_contents=[bytes(2 * grpc_parsed_bytes_max)])
     message.inputs.add(name="x", datatype="UINT8", shape=[1, 2])
     rest, raw, _ = cut(message.SerializeToString())
     assert len(rest) < 100
-    assert [len(data) for data in raw] == [2 * limits.grpc_parsed_bytes_max]
+    assert [len(data) for data in raw] == [2 * grpc_parsed_bytes_max]
     message.ClearField("raw_input_contents")
-    message.inputs[0].contents.bytes_contents.append(bytes(limits.grpc_parsed_bytes_max))
+    message.inputs[0].contents.bytes_contents.append(bytes(grpc_parsed_bytes_max))
     with pytest.raises(RequestRefused, match="send large tensors raw") as refused:
         cut(message.SerializeToString())
     assert refused.value.status == 413
@@ -152,7 +153,7 @@ def test_F36_numbers_that_vary_in_size_are_bounded_more_than_those_that_do_not()
     varied = cut(typed("int64_contents", 1 << 19))
     assert varied.parsed_bytes >= 8 << 20
     with pytest.raises(RequestRefused, match="send large tensors raw"):
-        cut(typed("int64_contents", limits.grpc_varied_bytes_max + 1))
+        cut(typed("int64_contents", grpc_varied_bytes_max + 1))
 
 
 @pytest.mark.parametrize("number", [5, 7])
@@ -191,7 +192,7 @@ def test_F37_many_elements_of_bytes_are_walked_in_slices() -> None:
 
 
 def test_F37_elements_of_bytes_are_bounded() -> None:
-    count = limits.bytes_elements_max + 1
+    count = bytes_elements_max + 1
     with pytest.raises(RequestRefused, match="BYTES elements"):
         run_through(binary(bytes(4 * count), [1, count], TEXTS))
 
@@ -222,10 +223,10 @@ def test_a_long_text_of_a_reply_is_written_in_slices() -> None:
 def test_F37_a_long_text_and_very_many_values_in_json_are_refused() -> None:
     one = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,1],"data":["%b"]}]}'
     with pytest.raises(RequestRefused, match="send it binary") as refused:
-        run_through(decode_rest(one % (b"a" * (2 * limits.json_string_bytes_max)), None, TEXTS, KnownHeads()))
+        run_through(decode_rest(one % (b"a" * (2 * json_string_bytes_max)), None, TEXTS, KnownHeads()))
     assert refused.value.status == 413
     narrow = Signature(graph(TensorSpec("x", "INT8", (-1,))))
-    count = limits.json_values_max + 1
+    count = json_values_max + 1
     many = b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1,%d],"data":[%b]}]}' % (
         count,
         (b"1," * count)[:-1],
@@ -275,7 +276,7 @@ def test_parameters_are_as_large_as_leaves_room_for_all_requests() -> None:
 
     assert room(max_in_flight=256) == limits.parameters_bytes_max
     assert room() == (32 << 20) // 2_048 - 2_048
-    assert room(max_in_flight=32_768) == limits.parameters_bytes_min
+    assert room(max_in_flight=32_768) == parameters_bytes_min
     few = Signature(graph(TensorSpec("x", "FP32", ()), frontend=FrontendSpec(max_in_flight=4_096)))
     body = {
         "parameters": {"p": "x" * 3_000},

@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hams_protocol.keys import own_part
-from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
+from hams_sidecar.endpoint import tokens
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.request import check_key
 from hams_sidecar.endpoint.tokens import Tokens
@@ -143,7 +143,7 @@ async def test_metrics_are_for_clients_and_for_who_bears_the_token_of_metrics(as
 async def test_a_token_that_is_taken_away_or_added_counts_at_once_or_a_moment_later(
     asking: Running, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "tokens_check_s", 0.0)
+    monkeypatch.setattr(tokens, "tokens_check_s", 0.0)
     (folder / "alice").unlink()
     (folder / "carol").write_text("carols-token")
     status = {
@@ -176,7 +176,7 @@ def no_file_left(self: Tokens) -> None:
 async def test_F38_without_a_file_descriptor_the_tokens_read_last_count(
     asking: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "tokens_check_s", 0.0)
+    monkeypatch.setattr(tokens, "tokens_check_s", 0.0)
     assert (await ask(asking, headers=bearing("alices-token"))).status_code == 200
     monkeypatch.setattr(Tokens, "_read", no_file_left)
     status = {
