@@ -26,6 +26,11 @@ found_names_max = 149
 VAGUE_NAMES = frozenset({"kept", "told", "noted", "torn"})
 vague_names_max = 13
 """Uses in the product: `MemberRecord.kept` and `Follows.kept` are in etcd, where older versions read them."""
+FREE_RELATIVE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|Which|Where|When)\b")
+"""First words of a riddle: a docstring begins with a noun or a verb. `Whether` and `How many` say what is
+returned."""
+free_relatives_max = 760
+"""Docstrings of the product that begin so. This bound only falls."""
 PRIVATE_OF_LIBRARIES = {"os._exit", "super()._start_asgi_task"}
 """No public name does the same: the end without clean-up after a fork; uvicorn's hook before the app."""
 RETIRED = "HEIR LEASH ZYGOTE MORTALITY CHRONICLE STASH INQUEST CONDEMNED".lower().split()
@@ -56,6 +61,16 @@ def names_in(tree: ast.AST) -> Iterator[str]:
                 yield name
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
+
+
+def docstrings_in(tree: ast.AST) -> Iterator[str]:
+    """Every docstring: of modules, classes and functions, and those below a variable."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+            case ast.stmt() | ast.ExceptHandler() | ast.match_case():
+                yield from docstrings_in(node)
 
 
 def functions_in(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -134,6 +149,16 @@ def test_no_name_of_the_product_says_only_what_became_of_a_thing() -> None:
     assert product
     uses = [f"{name}: {used}" for name in product for used in names_in(trees()[name]) if used in VAGUE_NAMES]
     assert len(uses) <= vague_names_max, uses
+
+
+def test_few_docstrings_begin_with_a_free_relative() -> None:
+    riddles = sum(
+        FREE_RELATIVE.match(text.lstrip()) is not None
+        for name, tree in trees().items()
+        if name.startswith(PRODUCT)
+        for text in docstrings_in(tree)
+    )
+    assert 0 < riddles <= free_relatives_max
 
 
 @pytest.mark.parametrize("word", RETIRED)

@@ -190,7 +190,7 @@ class Traffic:
         return True
 
     async def _again(self, key: str, tensors: tuple[InferTensor, ...], first: InferAnswer) -> None:
-        """The same key once more must bring the same answer."""
+        """Send a key once more: it must bring the same answer."""
         self.tally.resent += 1
         second = await self._ask(key, f"{key}-b", tensors, asyncio.get_running_loop().time())
         if second.status != 200:

@@ -76,8 +76,7 @@ class Converged:
                 self.findings.violation("I7", f"{name} has no primary at the end", position)
 
     def _as_it_ended(self, position: int, table: OperatorTable, states: FinalOperator) -> None:
-        """Whoever leads at the end is in the newest epoch that there was, and holds what was durable in
-        it."""
+        """The primary at the end is in the newest epoch that there was, and holds what was durable in it."""
         if not table.stretches:
             return
         newest = next(reversed(table.stretches.values()))

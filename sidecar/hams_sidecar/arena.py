@@ -10,7 +10,7 @@ memory is taken when a page is first touched, and reused slots are warm. Bytes a
 over it `ArenaFull` is back-pressure, not a failure: `reserve` waits. The last `reserve_nbytes` are kept for
 what frees memory later (results, captures), so that what comes in can never block what goes out.
 
-Never: shared between two allocators, resized, or written by who does not hold a `Buffer`.
+Never: shared between two allocators, resized, or written without a `Buffer`.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ class Buffer:
 
     def trim(self, nbytes: int) -> None:
         """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a
-        size that will be wanted again. Only for who holds the sole reference, before anyone else gets a
+        size that will be wanted again. Only for the holder of the sole reference, before others get a
         view."""
         if not 0 <= nbytes <= self.nbytes:
             raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
@@ -252,7 +252,7 @@ class Arena:
 
     def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
         """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes
-        stay: the mapping is shared memory, and whoever reads them maps them again."""
+        stay: the mapping is shared memory, and the next reader maps them again."""
         slot = view.obj
         if not isinstance(slot, _Slot) or slot.size < slot_nbytes_min or slot.arena is not self:
             return

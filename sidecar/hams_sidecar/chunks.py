@@ -70,7 +70,7 @@ class ChunkTable(WholePayload):
         return ChunkTable(chunks, births, sum([chunk.nbytes for chunk in changed.values()]))
 
     def born_by(self, version: int) -> "ChunkTable":
-        """The same, as the table of `version`: nothing of it was born later than that."""
+        """This table as that of `version`: no chunk of it was born later than that."""
         if max(self.births, default=0) <= version:
             return self
         return ChunkTable(self.chunks, [min(born, version) for born in self.births], self.fresh_nbytes)

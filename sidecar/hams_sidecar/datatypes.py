@@ -55,7 +55,7 @@ def encode_bytes(elements: Iterable[bytes]) -> bytes:
 
 
 def encode_strings(elements: list[str]) -> bytes:
-    """The same of texts, as UTF-8."""
+    """Texts as BYTES elements in UTF-8, in row-major order, as they lie in a buffer."""
     encoded = [element.encode() for element in elements]
     lengths = np.fromiter(map(len, encoded), dtype="<u4", count=len(encoded)).tobytes()
     parts: list[bytes] = [b""] * (2 * len(encoded))

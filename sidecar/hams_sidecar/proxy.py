@@ -111,7 +111,7 @@ class Proxy(Sidecar):
         self._link = ModelLink(graph, model.operator, self.memory, self.memory, self._emit)
         self._writer = CheckpointWriter(graph, model.operator, self.memory, options.instance)
         self._queue: PolicyQueue | None = None
-        """That of the present instance, where a policy was chosen."""
+        """The queue of the present instance, where a policy was chosen."""
         self._times = ProfileStore(options.graph_uid, graph.operators[model.operator])
         self._warming = Warming(coordination, options.graph_uid, model.operator, options.instance)
         self._ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()

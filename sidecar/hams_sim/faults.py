@@ -132,7 +132,7 @@ KINDS_MIXED: tuple[tuple[str, int], ...] = (
     ("hold", 16),
 )
 MIXED_KINDS: tuple[str, ...] = tuple(kind for kind, weight in KINDS_MIXED for _ in range(weight))
-"""The same, and what came later: `--fault mixed`."""
+"""Kinds that `--fault mixed` draws from: those above, and what came later."""
 
 HELD: tuple[str, ...] = (
     "Deliver",

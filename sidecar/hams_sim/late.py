@@ -46,7 +46,7 @@ def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def second_thoughts(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Upstream the backups are not equally far. The manager that would go on with the lowest, and has frozen
-    who is tainted by that, dies with it; the next one finds that nobody is tainted."""
+    the instances that are tainted by that, dies with it; the next one finds that nobody is tainted."""
     up = first(graph)
     at = rng.uniform(0.1, span)
     return [
@@ -57,7 +57,8 @@ def second_thoughts(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def late_freeze(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same, and that manager's Freeze comes when its attempt is long over."""
+    """A manager dies with the backup that it would go on with (`second_thoughts`), and its Freeze comes when
+    its attempt is long over."""
     up = first(graph)
     at = rng.uniform(0.2, span / 4)
     return [
@@ -131,7 +132,7 @@ def connecting(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def slow_exit(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Who has handed over everything takes a while to end, and is registered meanwhile."""
+    """Instances that have handed over everything take a while to end, and are registered meanwhile."""
     return [
         Fault(0.0, "slow-exit", span_s=span, amount=rng.choice((0.1, 0.2))),
         *planned(rng, graph, span),
@@ -193,7 +194,7 @@ def rollout(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def log_successor_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same with a frontend and its shard; or both are to end, and then one dies."""
+    """A frontend hands its shard over, and its successor dies; or both are to end, and then one dies."""
     at = rng.uniform(0, span)
     if rng.random() < 0.3:
         return [
@@ -644,8 +645,8 @@ def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def last_copy_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same in the middle of requests: what the operator makes comes late, so that what it has consumed is
-    not complete."""
+    """The last copy of a state (`last_copy`), in the middle of requests: outputs of the operator come late,
+    so that the requests that it has consumed are not complete."""
     op = stateful(rng, graph)
     at = rng.uniform(1.0, 1.4)
     return [

@@ -116,8 +116,8 @@ def lost_early(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def lost_late(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same when requests may have been logged: if one was, the state stays lost until a person
-    decides."""
+    """Every instance of a stateful operator dies when requests may have been logged: if one was, the state
+    stays lost until a person decides."""
     op = stateful(rng, graph)
     at = rng.choice((0.0, 0.02, span / 2)) * rng.random()
     return [

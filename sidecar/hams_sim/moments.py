@@ -30,7 +30,7 @@ def late_return(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def late_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same with the owner of a fan-out, in the middle of its work."""
+    """The owner of a fan-out stops for a while in the middle of its work."""
     op = next(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
     return [
         Fault(
@@ -77,7 +77,7 @@ def alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def alone_echo(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same, and the network repeats and loses."""
+    """A primary that is alone loses its model (`alone`), and the network repeats and loses."""
     return [*alone(rng, graph, span), *echo(rng, graph, span)[:2]]
 
 

@@ -51,7 +51,7 @@ class SimPayload(WholePayload):
 
     @property
     def content(self) -> str:
-        """Whoever computes it again of the same inputs and state has the same number."""
+        """Name of the value by its content: computed again of the same inputs and state it is the same."""
         return f"{self.nonce:x}"
 
     def ancestry(self) -> Iterator["SimPayload"]:

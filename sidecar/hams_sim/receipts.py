@@ -26,8 +26,8 @@ def receding(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def receding_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same where what goes on is alone: its model dies with versions that were not captured, so that it
-    goes back by itself to what is pending."""
+    """A primary downstream is alone and goes on from what is pending upstream: its model dies with versions
+    that were not captured, so it goes back to that by itself."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0.25, span / 2)
     return [
@@ -39,8 +39,8 @@ def receding_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def receding_kept(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same where a keeper holds what is gone on from: a fresh primary, which waits for its first copy, is
-    yet to get it when what it hangs on is lost."""
+    """A keeper downstream holds what is gone on from: a fresh primary, which waits for its first copy, has
+    not got it yet when the state upstream is lost on which it depends."""
     up, down = first(graph), last(graph)
     at = limits.replaced_slowly_s + rng.uniform(0.3, 0.6)
     return [

@@ -234,8 +234,8 @@ class Recorder:
         self.lines.append(line_of(note, node.id))
 
     def moved(self, item: ReplicaSet, generation: int) -> None:
-        """The same, as it was committed: an end counts from its commit on. Instances that learn of it may
-        write the line too, and all must agree."""
+        """A set's change as it was committed: an end counts from its commit on. Instances that learn of it
+        may write the line too, and all must agree."""
         if item.primary is not None:
             end = item.end_of(item.epoch - 1)
             note = NoteFailover(item.name, generation, item.epoch, -1 if end is None else end, item.primary)

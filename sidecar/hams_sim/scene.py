@@ -87,12 +87,12 @@ def last(graph: Graph) -> str:
 
 
 def kill(at: float, victim: str, trigger: str = "", count: int = 1, also: tuple[Fault, ...] = ()) -> Fault:
-    """It dies, and what is in flight between it and others may be lost."""
+    """Fault: an instance dies, and what is in flight between it and others may be lost."""
     return Fault(at, "kill", victim, trigger=trigger, count=count, also=also)
 
 
 def flushed(at: float, victim: str, trigger: str = "", count: int = 1, also: tuple[Fault, ...] = ()) -> Fault:
-    """It dies, and what it has said so far arrives."""
+    """Fault: an instance dies, and what it has said so far arrives."""
     return Fault(at, "kill-flushed", victim, trigger=trigger, count=count, also=also)
 
 

@@ -33,7 +33,7 @@ end have errors of their own."""
 
 
 class Guilty(enum.StrEnum):
-    """Whose fault an error is."""
+    """The party that is to blame for an error."""
 
     OURS = "ours"
     PEER = "peer"

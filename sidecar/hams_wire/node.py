@@ -218,8 +218,9 @@ class Node:
         self._beat()
 
     async def _kept_up(self, registration: Registration) -> None:
-        """An instance that nobody sees any more, though it lives, is no use to anybody. Who may not come back
-        (no error) hears why from the topology, and the machine ends as that asks for."""
+        """Stop an instance whose registration has ended by an error: it lives, and nobody sees it any more.
+        An instance that may not come back (no error) hears why from the topology, and its machine ends as
+        that asks for."""
         await registration.ended.wait()
         if registration.error is not None:
             self._stop(Stop(f"it is not registered any more: {registration.error}"))
@@ -273,7 +274,7 @@ class Node:
 
     @property
     def lease(self) -> int:
-        """That of this instance's registration; 0 while it is not registered."""
+        """The lease of this instance's registration; 0 while it is not registered."""
         registration = self._registration
         return registration.lease if registration is not None and registration.held.is_set() else 0
 

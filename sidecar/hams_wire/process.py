@@ -102,11 +102,11 @@ def instance_in(pod: str) -> str:
 
 @frozen
 class Access:
-    """How a process gets at etcd and its peers, and who may ask it how it is.
+    """The way of a process to etcd and its peers, and the secrets of those that may ask how it is.
 
     `etcd`: endpoints. `tls`: a folder with the files of `hams_wire.tls` for peers, `etcd-ca.crt`, `etcd.crt`
-    and `etcd.key` for an etcd that is https, `probe-token`, which who asks at the port of probes has to bear,
-    and in `metrics-token` the digest of what opens metrics besides; None: everything is in the clear.
+    and `etcd.key` for an etcd that is https, `probe-token`, which every question at the port of probes has to
+    bear, and in `metrics-token` the digest of what opens metrics besides; None: everything is in the clear.
     """
 
     etcd: str

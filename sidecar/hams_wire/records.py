@@ -113,7 +113,7 @@ def member_key(graph_uid: str, instance: InstanceId) -> str:
 
 
 def warming_key(graph_uid: str, instance: InstanceId) -> str:
-    """Says, for people and for who supervises it, that an instance lives that does not register before its
+    """Key that says, for people and supervisors, that an instance lives which does not register before its
     model is loaded."""
     return f"{prefix_of(graph_uid)}{WARMING}{instance}"
 

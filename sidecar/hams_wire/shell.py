@@ -190,7 +190,7 @@ class Shell:
         return False
 
     def _members_changed(self, event: Any) -> None:
-        """Machines forget what those said who are gone, so all may say it again."""
+        """Machines forget what former members said, so all may say it again."""
         self.members = {member.instance: member for member in event.members}
         self._said.clear()
 

@@ -26,7 +26,7 @@ certificate_renew_days = 30
 
 authority_days = 730
 authority_renew_days = 180
-"""The same for the authority of a graph: so long before its end another one begins to take over."""
+"""The authority of a graph holds this long; so long before its end another one begins to take over."""
 
 authority_overlap_days = 1
 """An authority is trusted for this long before it signs: by then every node has brought it to every pod, and

@@ -367,8 +367,8 @@ class EtcdCache:
         await self._clear_below(records.prefix_of(graph_uid))
 
     async def clear_all(self, owner_uid: str) -> None:
-        """The same for all incarnations of a resource, as etcd itself has them: some may never have been seen
-        here."""
+        """Remove all that etcd holds of all incarnations of a resource, as etcd itself has them: some may
+        never have been seen here. Raises CoordinationError."""
         await self._clear_below(records.prefix_of(owner_uid))
         await self._clear_below(records.prefix_of(f"{owner_uid}-r").rstrip("/"))
 

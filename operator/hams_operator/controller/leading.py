@@ -65,7 +65,8 @@ class Leading:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Who has lost it gives nothing away: the work goes on until `run` returns. The Lease expires.
+            # A controller that has lost the election does not resign: its work goes on until `run` returns,
+            # so the Lease has to expire first.
             if self._resigned.is_set():
                 await election.resign()
             await kube.close()

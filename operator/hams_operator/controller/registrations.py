@@ -27,11 +27,11 @@ class _NoDiffBase(kopf.DiffBaseStorage):
         return kopf.BodyEssence()
 
     def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        """Nothing."""
+        """No essence: none is stored."""
         return None
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Nowhere."""
+        """Store no essence."""
 
 
 class _Pauses:

@@ -34,7 +34,7 @@ suspect_after_per_delay = 4.0
 """`suspectAfter` is at least this many times the worst delay measured."""
 
 suspect_after_raised_max_s = 3.0
-"""It is raised to this at most: a machine that is busy now need not be so for ever."""
+"""`suspectAfter` is raised to this at most: a machine that is busy now need not be so for ever."""
 
 
 GROUPS = Path("/sys/fs/cgroup")

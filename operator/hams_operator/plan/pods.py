@@ -471,7 +471,7 @@ def relevant_to_manager(graph: Graph) -> str:
 def replace_data(
     data: GraphData, *, frontend: FrontendSpec, managers: int, operators: tuple[Operator, ...]
 ) -> GraphData:
-    """The same graph with other frontends, managers and operators."""
+    """A copy of the graph with other frontends, managers and operators."""
     return GraphData(
         data.name,
         data.uid,

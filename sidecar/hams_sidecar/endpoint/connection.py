@@ -104,7 +104,7 @@ class Gate(Protocol):
 
     @property
     def infer_urls(self) -> frozenset[bytes]:
-        """The same as they mostly stand in a request line."""
+        """Infer paths as they mostly stand in a request line."""
         ...
 
     def make_room(self, nbytes: int, own: Upload | None) -> bool:
@@ -676,7 +676,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         return self._room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """They have arrived."""
+        """Count `nbytes` more bytes of the body, which have arrived in the buffer."""
         self._room = self._room[nbytes:]
         if not self._connection.admits(nbytes):
             self._connection.body_received()

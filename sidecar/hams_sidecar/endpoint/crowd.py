@@ -52,11 +52,11 @@ class Bodies:
         return len(self._arriving)
 
     def begin(self, body: IncomingBody) -> None:
-        """It has begun to arrive."""
+        """Count a body from its first byte on."""
         self._arriving[body] = None
 
     def end(self, body: IncomingBody) -> None:
-        """It is complete, or given up. May be said twice."""
+        """Count a body no more that is complete or given up. A second call does nothing."""
         self._arriving.pop(body, None)
 
     def make_room(self, own: IncomingBody | None, now_s: float) -> bool:
@@ -95,7 +95,7 @@ class UntakenReplies:
             self.make_room()
 
     def make_room(self) -> bool:
-        """Cut off who has stalled for longest; False if nobody has."""
+        """Cut off the client that has stalled for longest; False if there is none."""
         if not self._waiting:
             return False
         oldest = next(iter(self._waiting))
@@ -109,5 +109,5 @@ class UntakenReplies:
         self.wait(reader, left)
 
     def taken(self, reader: SlowReader) -> None:
-        """Nothing waits for this client any more. May be said twice."""
+        """Count no bytes for this client any more. A second call does nothing."""
         self.nbytes -= self._waiting.pop(reader, 0)

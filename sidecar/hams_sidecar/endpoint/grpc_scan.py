@@ -17,7 +17,8 @@ grpc_parsed_bytes_max = 4 << 20
 several times its size. gRPC's own default for a whole message."""
 
 grpc_varied_bytes_max = 1 << 20
-"""The same besides packed FP32 and FP64: what takes the parser longest, some 15 ms of this."""
+"""A ModelInfer message besides its raw tensors and packed FP32 and FP64: this part takes the parser longest,
+some 15 ms."""
 
 grpc_parsed_growth = 2
 """Bytes that a byte of packed FP32 and FP64 holds while it is parsed, at most."""

@@ -107,7 +107,7 @@ class _Exchange:
             self._work.send(None)
 
     def _interrupt(self, error: BaseException) -> None:
-        """Nothing happens unless it waits for its outcome, without a task."""
+        """Raise `error` in a request that waits for its outcome without a task; others are left alone."""
         if self._waits:
             self._waits = False
             with suppress(StopIteration):

@@ -147,7 +147,7 @@ class Serving:
             self._timer = loop.call_at(at, self._expire, loop)
 
     def unwatch(self, waiting: RequestDeadline) -> None:
-        """It is no longer waited for."""
+        """Watch the deadline of this request no more."""
         del self._waiting[waiting]
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -42,7 +42,7 @@ UNASKED_METHODS = (
     "/inference.GRPCInferenceService/ServerLive",
     "/inference.GRPCInferenceService/ServerReady",
 )
-"""The same over gRPC."""
+"""Methods over gRPC that load balancers and kubelets ask."""
 
 EXPECTED = "expected a token of this graph: Authorization: Bearer TOKEN"
 
@@ -89,11 +89,11 @@ class Tokens:
         return len(given) == 1 and self._bears(given[0], metrics=False)
 
     def scope(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Whose idempotency keys those of a request are that was let in."""
+        """The scope of the idempotency keys of a request that was let in."""
         return scope_of(b"".join(value for name, value in headers if name == b"authorization"))
 
     def scope_of_call(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """The same over gRPC."""
+        """The scope of the idempotency keys of a gRPC call that was let in."""
         given = [value for name, value in metadata if name == "authorization"]
         return scope_of(b"".join(value.encode() if isinstance(value, str) else value for value in given))
 

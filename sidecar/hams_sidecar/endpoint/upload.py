@@ -92,7 +92,7 @@ class Upload(RequestResponseCycle):
         return whole[self.size :]
 
     def filled(self, size: int) -> None:
-        """So much more of the room has been filled."""
+        """Count `size` bytes more of the room as filled."""
         self.size += size
         self.announced -= size
         self._connection.gate.held_bytes += size

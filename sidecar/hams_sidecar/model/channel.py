@@ -80,7 +80,7 @@ class ModelChannel(asyncio.Protocol):
         self.send_frame(frames.encode(kind, body))
 
     def send_frame(self, frame: bytes) -> None:
-        """The same of an encoded one."""
+        """Send a frame that is encoded already; see `send`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame)
 

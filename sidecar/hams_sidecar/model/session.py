@@ -107,7 +107,7 @@ class Session:
         """Loop time since which the model computes; None while it waits for us."""
         self.capturing_since: float | None = None
         self.loading_since: float | None = None
-        """The same of the capture, and of the load, that the model was told of first."""
+        """Loop time since which the model captures, or loads, what it was told of first."""
         self.captures: deque[int] = deque()
         """Versions to capture; the first one is in the model."""
         self.image: Buffer | None = None

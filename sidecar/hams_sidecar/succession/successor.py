@@ -142,7 +142,8 @@ async def _tell_shard(visit: Visit, port: Port, shard: str) -> None:
 async def _tell_outcome(
     visit: Visit, port: Port, successor: Successor, asked: talk.AskOutcome, data: memoryview
 ) -> None:
-    """It may have been passed on before this frontend has heard that it serves."""
+    """Tell the outcome of a request that was passed on, perhaps before this frontend has heard that it
+    serves."""
     outcome: InferenceOutcome
     try:
         request = successor.check(talk.request_in(asked, data))

@@ -1,5 +1,5 @@
-"""The shell around a process's `TakeoverMachine`: it follows etcd, visits those whom the machine names, and
-writes what was taken. It decides nothing."""
+"""The shell around a process's `TakeoverMachine`: it follows etcd, visits the instances that the machine
+names, and writes what was taken. It decides nothing."""
 
 import asyncio
 import contextlib
@@ -42,12 +42,12 @@ class GraphInEtcd:
         self.is_read = False
 
     def value(self, name: str) -> bytes | None:
-        """A key's."""
+        """The value of a key below the graph's prefix; None: there is no such key."""
         return self._values.get(name)
 
     @property
     def topology(self) -> Topology:
-        """Who has which role. Raises MalformedRecord."""
+        """The topology of the graph, empty if etcd has none. Raises MalformedRecord."""
         value = self.value("topology")
         return Topology() if value is None else records.decode_topology(value)
 
@@ -69,7 +69,8 @@ class GraphInEtcd:
         self._changed.set()
 
     async def follow(self, coordination: Coordination) -> None:
-        """Until cancelled. Raises AccessDenied and Closed; everything else is waited out."""
+        """Keep the values as etcd has them, until cancelled. Raises AccessDenied and Closed; everything else
+        is waited out."""
         snapshot: Snapshot | None = None
         while snapshot is None:
             try:
@@ -357,7 +358,7 @@ class Takeover:
         return self._to_say(stands, node)
 
     async def say(self, node: Node, effect: SayTaken) -> None:
-        """Until etcd has it, or this instance is over."""
+        """Write `effect` into etcd, again and again until etcd has it or this instance is over."""
         said: SayTaken | None = effect
         while said is not None and not node.stopped.done():
             try:
@@ -382,7 +383,7 @@ class Takeover:
 async def takeover_of(
     coordination: Coordination, graph_uid: str, of: str, process: str, tls: Certificates | None
 ) -> Takeover | None:
-    """Who a process of this graph inherits from; None: its graph follows no other one. Raises
+    """The takeover by which a process of this graph inherits; None: its graph follows no other one. Raises
     CoordinationError, MalformedRecord."""
     entry = await coordination.get(succession.key(graph_uid, succession.FOLLOWS))
     return (

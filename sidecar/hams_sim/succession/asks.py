@@ -97,7 +97,7 @@ class Ask(Client):
             self.ends("error", None, NotServed(504, "its client has left"))
 
     def ends(self, status: str, digest: str | None, outcome: Outcome) -> None:
-        """It is over."""
+        """End the question with this outcome, unless it has ended."""
         if not self.done:
             self._finish(status, digest)
             self.answer(outcome)

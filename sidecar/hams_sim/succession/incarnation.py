@@ -93,7 +93,7 @@ class SimIncarnation(World):
 
     @property
     def follows_uid(self) -> str:
-        """Whose successor it is; "": nobody's."""
+        """The graph uid that this one succeeds; "": none."""
         return "" if self.follows is None else self.follows.uid
 
     def next_ask(self) -> int:

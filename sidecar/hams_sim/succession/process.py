@@ -82,7 +82,7 @@ class Process(Actor):
         return self.alive and not self.is_paused and (self.node is None or not self.node.host_cut)
 
     def end(self) -> None:
-        """It is gone."""
+        """The process is gone."""
         self.alive = False
 
     # -- what a process that has taken something over says ---------------------------------------------------
@@ -169,7 +169,7 @@ class FrontendProcess(Process):
         return self._numbers
 
     def left(self, number: int) -> None:
-        """It is not any more."""
+        """Forget a visitor that has left."""
         self._visitors.pop(number, None)
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ class WaitingProcess(Process):
         return self._paused
 
     def pause(self, paused: bool) -> None:
-        """It stands still, or goes on."""
+        """Let the process stand still, or go on."""
         self._paused = paused
         if not paused:
             self.resumed()

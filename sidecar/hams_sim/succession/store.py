@@ -50,7 +50,7 @@ class Actor:
             call(*args)
 
     def resumed(self) -> None:
-        """It goes on: what has piled up comes first."""
+        """Go on: what has piled up comes first."""
         while self._backlog and self.alive and not self.is_paused:
             call, args = self._backlog.pop(0)
             call(*args)
@@ -156,7 +156,7 @@ class SimStore:
         return watcher
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Nothing more is to be heard."""
+        """Tell this watcher nothing more."""
         if watcher in self._watchers:
             self._watchers.remove(watcher)
 

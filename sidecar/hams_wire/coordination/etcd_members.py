@@ -239,7 +239,7 @@ class Members:
         return self._members[self._current]
 
     def pass_over(self, member: EtcdMember) -> None:
-        """It did not serve: if it is still the current one, the next takes its place."""
+        """Go on with the next member, if `member`, which did not serve, is still the current one."""
         if member is self.current and len(self._members) > 1:
             self._current = (self._current + 1) % len(self._members)
             self.switches += 1

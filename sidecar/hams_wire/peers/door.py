@@ -75,7 +75,7 @@ class Door:
         return len(self._tasks)
 
     async def close(self) -> None:
-        """Accept nobody any more, and drop who has not come in."""
+        """Accept no connection any more, and drop those that have not come in."""
         for task in (self._accepting, *self._tasks):
             task.cancel()
         await asyncio.gather(self._accepting, *self._tasks, return_exceptions=True)
@@ -99,7 +99,7 @@ class Door:
             task.add_done_callback(self._through)
 
     async def _make_room(self) -> None:
-        """Until a place is free; the oldest handshake has only so long while somebody waits."""
+        """Wait for a free place; the oldest handshake gives way after a while."""
         while len(self._tasks) >= handshakes_max:
             oldest, began = next(iter(self._tasks.items()))
             left = began + handshake_unhurried_s - self._loop.time()

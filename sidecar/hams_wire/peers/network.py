@@ -4,7 +4,7 @@ A peer is wanted while it is a member, or while it holds a connection to us: so 
 answered, before its membership has been read and after its lease has expired. (Two living instances that have
 both dropped each other so stay connected until one ends.) A wanted peer is dialled until it answers, with
 growing, jittered pauses; a broken connection is reported at once. A member is dialled at the address that
-stood in etcd, whatever its greeting says; who never was a member only at the host from which it has
+stood in etcd, whatever its greeting says; a peer that never was a member only at the host from which it has
 connected.
 
 Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is
@@ -45,15 +45,15 @@ reconnect_s = 0.02
 """Pause before a broken connection is tried again; doubled each time, with jitter, to `reconnect_max_s`."""
 
 reconnect_eager_s = 0.002
-"""The same, to a peer whose end something waits to know: its socket may still be closing while the kernel
-ends its process."""
+"""Pause before the first new attempt, if something here waits to know whether the peer has ended: its socket
+may still be closing while the kernel ends its process."""
 
 reconnect_refused_s = 0.25
-"""The same, where no process listens any more: one that comes back there connects to us first."""
+"""Least pause where no process listens any more: one that comes back there connects to us first."""
 
 reconnect_offending_max_s = 5.0
-"""The same, to a peer that has closed connections for a frame that is not allowed: what it refused may come
-again. It is forgiven after a connection that stood for longer than this."""
+"""Longest pause to a peer that has closed connections for a frame that is not allowed: that frame may come
+again. The peer is forgiven after a connection that stood for longer than this."""
 
 offence_said_s = 60.0
 """A peer whose frames are refused, or that refuses ours, is named in the log again after this long."""

@@ -167,7 +167,7 @@ class SendQueue:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """The same bytes in fewer pieces: neighbours that are small are copied together."""
+    """Fewer pieces of the same bytes: neighbours that are small are copied together."""
     if len(pieces) < 2:
         return pieces
     joined: list[Piece] = []

@@ -128,40 +128,40 @@ class WholePayload:
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size of the payload in bytes."""
         raise NotImplementedError
 
     @property
     def rows(self) -> int:
-        """It fills nothing of a batch."""
+        """No rows: it fills nothing of a batch."""
         return 0
 
     @property
     def batch_key(self) -> str:
-        """It is in no batch."""
+        """No key, as it is in no batch."""
         return ""
 
     @property
     def defect(self) -> str:
-        """It can be read."""
+        """No defect: it can be read."""
         return ""
 
     @property
     def content(self) -> str:
-        """It is no value."""
+        """No name by content, as it is no value."""
         return ""
 
     @property
     def fresh_nbytes(self) -> int:
-        """It shares nothing with the version before."""
+        """All of its bytes: it shares nothing with the version before."""
         return self.nbytes
 
     def born_after(self, version: int) -> Payload | None:
-        """It travels whole."""
+        """No difference: it travels whole."""
         return None
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """It is whole."""
+        """No result: it is whole, and no difference to a base."""
         return None
 
 
@@ -170,8 +170,8 @@ class Unreadable(WholePayload):
     why (`defect`).
 
     A log entry, a record or a token with such a payload is held and passed on like any other, so that all
-    instances hold the same; only who would run a model on it, or make a reply of it, finds that it cannot
-    (protocol.md, section 3).
+    instances hold the same; only an instance that would run a model on it, or make a reply of it, finds that
+    it cannot (protocol.md, section 3).
     """
 
     __slots__ = ("defect", "descriptors", "room")

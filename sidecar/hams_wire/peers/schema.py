@@ -6,9 +6,10 @@ in C) and two functions written as source, as `dataclasses` itself does, because
 would cost several times the encoding. So the wire cannot drift from the messages: a new field is on the wire
 as soon as it is in the class.
 
-Rules that let neighbouring versions talk: fields are only added, at the end, with a default. Who does not
-know a field ignores it; who misses one takes the default. A payload appears as its number in the message's
-payload table. Members of a union are told apart by their place in it, so unions too grow only at the end.
+Rules that let neighbouring versions talk: fields are only added, at the end, with a default. A reader that
+does not know a field ignores it; one that misses a field takes its default. A payload appears as its number
+in the message's payload table. Members of a union are told apart by their place in it, so unions too grow
+only at the end.
 
 Never: `Any`, maps with free keys, references between values, recursion (the depth of a message is that of its
 type).

@@ -1,5 +1,5 @@
-"""A visit: a connection by who is no peer, to ask an instance for something and to get it on the same
-connection (proto/peers.md, section 6).
+"""A visit: a connection by a process that is no peer, to ask an instance for something and to get it on the
+same connection (proto/peers.md, section 6).
 
 It is how a graph's next shape, which is another graph to peers, asks for what it takes over, and how the one
 before passes requests on. It comes in by the port of the peers and shows the same certificate; after the
@@ -7,8 +7,8 @@ greeting it is a stream of messages, one question and one answer at a time:
 
     length of head, 4 bytes | bytes of payload, 8 bytes | head | payload | CRC-32 of head and payload, 4 bytes
 
-What a head says is the business of who uses it. Never: a visitor reaches the core, or is taken for a peer;
-nothing is asked again here.
+The content of a head is the business of those that use visits. Never: a visitor reaches the core, or is taken
+for a peer; nothing is asked again here.
 """
 
 import asyncio
