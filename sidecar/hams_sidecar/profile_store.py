@@ -1,13 +1,13 @@
-"""What an operator's instances have learnt of its times, in etcd: whoever serves writes it now and then,
-whoever has learnt nothing yet reads it. So it outlives restarts and failovers.
+"""What an operator's instances have learnt of its times, in etcd: an instance that serves writes it now and
+then, one that has learnt nothing yet reads it. So it outlives restarts and failovers.
 
 One key per operator, `profile_bytes_max` at most. It is a hint: a policy may forget all of it at any time and
 serves on, so it decides nothing between instances. What is read may be of anybody: bytes that are no profile
 are refused with a line in the log. An empty value is a person's word that all instances shall forget, and a
 profile behind `PROFILE_GIVEN` one that all shall know it in place of what they have learnt.
 
-Invariant: an instance overwrites only what it has seen and heeded. So no write in flight undoes the word of a
-person, whose own writes are unconditional.
+Invariant: an instance overwrites a value only after it has read and applied it. So no write in flight undoes
+the word of a person, whose own writes are unconditional.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from hams_wire.scheduling import PolicyQueue
 profile_report_s = 10.0
 """What was learnt of an operator's times is written into etcd this often, if it has changed enough."""
 
-profile_news_share = 0.02
-profile_news_samples_max = 1024
+profile_change_share = 0.02
+profile_change_samples_max = 1024
 """It has changed enough if so many of its samples are new, or a class was forgotten."""
 
 log = logging.getLogger("hams.proxy")
@@ -47,20 +47,21 @@ class ProfileStore:
         self._identity = identity_of(operator)
         self._stored: bytes | None = None
         self._revision = ABSENT
-        """That of the newest change of the key that was seen."""
+        """Revision of the newest change of the key that was seen."""
         self._given: bytes | None = None
         """What a person has given, until it is read: what others store meanwhile does not hide it."""
-        self._news = asyncio.Event()
+        self._key_changed = asyncio.Event()
         self._profiles: Profiles | None = None
         self._adopted = 0
         self._written: tuple[int, int] = (0, 0)
 
-    async def inherit(self, coordination: Coordination, graph_uid: str) -> None:
-        """Begin with what the graph that this one follows has stored, until there is something of its own."""
+    async def adopt_from(self, coordination: Coordination, graph_uid: str) -> None:
+        """Begin with the stored profile of the graph that this one follows, until this one has a profile of
+        its own."""
         try:
             entry = await coordination.get(records.profile_key(graph_uid, self._operator))
         except CoordinationError as error:
-            log.info("the stored profile of %s is not inherited: %s", self._operator, error)
+            log.info("the stored profile of %s is not adopted: %s", self._operator, error)
             return
         self._stored = None if entry is None else entry.value
 
@@ -82,14 +83,14 @@ class ProfileStore:
             self._revision = ABSENT
             return
         # A restored etcd reports again what a person gave before: that says nothing of what was learnt since.
-        again = value == self._stored and revision <= self._revision
+        reported_again = value == self._stored and revision <= self._revision
         self._stored, self._revision = value, revision
-        if value.startswith(records.PROFILE_GIVEN) and not again:
+        if value.startswith(records.PROFILE_GIVEN) and not reported_again:
             self._given = value
         elif value == records.PROFILE_FORGOTTEN:
             self._given = None
             self._forget()
-        self._news.set()
+        self._key_changed.set()
 
     def _forget(self) -> None:
         if self._profiles is not None:
@@ -103,16 +104,16 @@ class ProfileStore:
         while True:
             try:
                 async with asyncio.timeout(every_s):
-                    await self._news.wait()
+                    await self._key_changed.wait()
             except TimeoutError:
                 node = now()
                 if node is not None and not node.stopped.done() and _writes(node):
                     await self._write(node)
                 continue
-            self._news.clear()
-            await self._read_news()
+            self._key_changed.clear()
+            await self._read_stored()
 
-    async def _read_news(self) -> None:
+    async def _read_stored(self) -> None:
         """Know what is stored now, where a person gave it or this instance has learnt nothing itself."""
         profiles = self._profiles
         given, self._given = self._given, None
@@ -125,7 +126,8 @@ class ProfileStore:
             self._adopt(learnt, profiles)
 
     def _may_adopt(self, profiles: Profiles) -> bool:
-        """Whether what others have learnt since is taken: not by who has run batches, learnt or not yet."""
+        """Whether an instance adopts what others have learnt since: not if it has run batches, learnt from
+        them or not yet."""
         return self._is_ignorant(profiles) and not profiles.held
 
     def _is_ignorant(self, profiles: Profiles) -> bool:
@@ -151,11 +153,11 @@ class ProfileStore:
         self._written = profiles.samples, profiles.resets
 
     async def _write(self, node: Node) -> None:
-        """Store what was learnt, if it is news."""
+        """Store what was learnt, if it has changed enough."""
         profiles = self._profiles
         if profiles is None or self._is_ignorant(profiles) or not self._has_changed(profiles):
             return
-        if self._news.is_set():
+        if self._key_changed.is_set():
             return  # a person's word may be among what is not read yet
         # All of one moment: it goes on learning meanwhile, and a person may say something.
         written, revision = (profiles.samples, profiles.resets), self._revision
@@ -171,7 +173,7 @@ class ProfileStore:
 
     def _has_changed(self, profiles: Profiles) -> bool:
         samples, resets = self._written
-        enough = min(profile_news_share * samples, profile_news_samples_max)
+        enough = min(profile_change_share * samples, profile_change_samples_max)
         return profiles.resets != resets or abs(profiles.samples - samples) > enough
 
 

@@ -142,7 +142,7 @@ class Proxy(Sidecar):
     async def warm(self) -> bool:
         """Wait for the predecessor's state, or for a loaded model. False: it was asked to end first."""
         if self._predecessor is not None:
-            await self._times.inherit(self.coordination, self._predecessor)
+            await self._times.adopt_from(self.coordination, self._predecessor)
         if self._model.restore and await self._never_begun():
             self._restored = await self._writer.newest()
         # Only now: the newest checkpoint is read before the model can connect and be ready without it.

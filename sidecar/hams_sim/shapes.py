@@ -210,6 +210,8 @@ def lanes(rng: Random) -> list[Vertex]:
 
 def random_dag(rng: Random) -> list[Vertex]:
     """Up to 12 operators with random joins, routes and states."""
+    # Weights only: seeds of the corpus replay their graphs by these draws, so a new weight makes all of them
+    # other graphs. Fed-back requests (0.04) are rare, as each begins a whole request anew.
     count = rng.randint(3, 12)
     vertices: list[Vertex] = []
     for number in range(count):
@@ -225,6 +227,8 @@ def random_dag(rng: Random) -> list[Vertex]:
             join = rng.choice((Join.COMBINE, Join.COMBINE, Join.INTERLEAVE, Join.FIRST))
             lane_sets = {lanes[source] for source in sources}
             total = sum(len(lanes[source]) for source in sources)
+            # Only an Interleave joins unlike lanes, and lanes multiply: without the bound a request could
+            # run some operators dozens of times, and histories would become long.
             if len(lane_sets) > 1 or (join is Join.INTERLEAVE and total > 4):
                 sources, join = sources[:1], Join.COMBINE
         ordered = tuple(source for source in [F, *known] if source in sources)
@@ -296,24 +300,24 @@ def build(
     name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset()
 ) -> tuple[Graph, dict[str, Vertex]]:
     """The compiled graph of a shape, and its vertices by name. `drop` are operators to leave out (shrinking):
-    their successors take their inputs."""
+    their receivers take their inputs."""
     vertices = _without(SHAPES[name](rng), drop)
     known: dict[str, tuple[Lane, ...]] = {F: ((),)}
-    successors: dict[str, list[str]] = {item.name: [] for item in vertices}
+    receivers: dict[str, list[str]] = {item.name: [] for item in vertices}
     for item in vertices:
         item.lanes = _lanes(item, known)
         known[item.name] = item.lanes
         for source in item.inputs:
             if source != F:
-                successors[source].append(item.name)
+                receivers[source].append(item.name)
     operators = []
     for item in vertices:
-        targets = (*successors[item.name], *([F] if item.reply or not successors[item.name] else []))
+        targets = (*receivers[item.name], *([F] if item.reply or not receivers[item.name] else []))
         operators.append(_operator(item, targets, rng, sizes))
     replies = tuple(
         ReplyTensor(item.name, ((item.name, "x"),), concat_lanes=item.lanes != ((),))
         for item in vertices
-        if item.reply or not successors[item.name]
+        if item.reply or not receivers[item.name]
     )
     data = GraphData(
         name="g",

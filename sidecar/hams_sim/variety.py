@@ -1,7 +1,7 @@
 """What `--fault mixed` draws beside faults of all kinds: another mode, a state that is lost for good and
 begins again, one that was restored.
 
-Each is a promise of its own. Without replication nothing is promised once anything dies, so nothing does. A
+Each is a promise of its own. Mode None (`BARE`) promises nothing once anything dies, so nothing does. A
 set whose members all die is beyond what is tolerated: its loss must be said, and everything else must hold.
 """
 
@@ -17,7 +17,7 @@ HARMLESS = ("slow", "slow-watch", "slow-etcd", "etcd-away", "etcd-unknown")
 
 
 class Variety(enum.Enum):
-    """What a mixed history is about."""
+    """The promise that a mixed history is about."""
 
     USUAL = "usual"
     BARE = "mode None"

@@ -181,12 +181,12 @@ async def test_an_instance_without_work_knows_what_others_learn_and_one_with_wor
     instance = Instance(graph, "s-3")
     store = stored(graph, instance, learnt_elsewhere(graph))
     store.on_key_changed(NAME, learnt_elsewhere(graph, 0.2), 2)
-    await store._read_news()
+    await store._read_stored()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
     assert instance.profiles.samples < 600, "in place of what was known, not besides"
     instance.learn(1)
     store.on_key_changed(NAME, learnt_elsewhere(graph, 0.4), 3)
-    await store._read_news()
+    await store._read_stored()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
 
 
@@ -223,8 +223,8 @@ async def test_an_empty_value_lets_all_forget_and_what_comes_later_is_stored(gra
     instance.learn(50)
     store.on_key_changed(NAME, b"", 2)
     assert (instance.profiles.samples, instance.profiles.laws) == (0, {})
-    await store._read_news()
-    store._news.clear()
+    await store._read_stored()
+    store._key_changed.clear()
     instance.learn(60, 0.03)
     instance.profiles.settle()
     await store._write(instance)  # type: ignore[arg-type]
@@ -243,14 +243,14 @@ async def test_what_a_person_gives_is_known_in_place_of_what_was_learnt(graph: G
     given = records.PROFILE_GIVEN + learnt_elsewhere(graph, 0.2)
     store.on_key_changed(NAME, given, 2)
     instance.learn(1)
-    await store._read_news()
-    store._news.clear()
+    await store._read_stored()
+    store._key_changed.clear()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
     await store._write(instance)  # type: ignore[arg-type]
     assert instance.written == []
     instance.learn(100)
     store.on_key_changed(NAME, given, 2)
-    await store._read_news()
+    await store._read_stored()
     assert instance.profiles.samples > 300, "an etcd that was restored tells it again"
     fresh = Instance(graph, "s-2")
     stored(graph, fresh, given)
@@ -282,7 +282,7 @@ async def test_a_write_in_flight_does_not_undo_what_a_person_gives(graph: Graph,
     assert entry is not None
     assert entry.value == given
     store.on_key_changed(NAME, given, entry.mod_revision)
-    await store._read_news()
+    await store._read_stored()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
 
 
@@ -300,7 +300,7 @@ async def test_a_write_in_flight_does_not_undo_that_all_shall_forget(graph: Grap
     entry = await client.get(KEY)
     assert entry is not None
     assert entry.value == records.PROFILE_FORGOTTEN
-    await store._read_news()
+    await store._read_stored()
     assert instance.profiles.samples == 0, "nor does it know again what it knew"
 
 
@@ -312,7 +312,7 @@ async def test_what_others_store_does_not_hide_what_a_person_gave_before_it_was_
     store.on_key_changed(NAME, learnt_elsewhere(graph, 0.4), 3)
     await store._write(instance)  # type: ignore[arg-type]
     assert instance.written == [], "the news is read first"
-    await store._read_news()
+    await store._read_stored()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
 
 
@@ -322,7 +322,7 @@ async def test_the_same_profile_may_be_given_twice(graph: Graph) -> None:
     store = stored(graph, instance, given)
     instance.learn(600)
     store.on_key_changed(NAME, given, 2)
-    await store._read_news()
+    await store._read_stored()
     assert chat_s(instance.profiles) == pytest.approx(0.2, rel=0.05)
 
 
@@ -338,8 +338,8 @@ async def test_what_was_overtaken_is_stored_over_what_is_there_now(graph: Graph)
     assert entry is not None
     assert entry.value == other
     store.on_key_changed(NAME, other, entry.mod_revision)
-    await store._read_news()
-    store._news.clear()
+    await store._read_stored()
+    store._key_changed.clear()
     await store._write(instance)  # type: ignore[arg-type]
     entry = await client.get(KEY)
     assert entry is not None
@@ -358,7 +358,7 @@ async def test_what_a_person_gives_that_is_no_profile_changes_nothing(
     store = stored(graph, instance)
     instance.learn(60)
     store.on_key_changed(NAME, records.PROFILE_GIVEN + b"nonsense", 1)
-    await store._read_news()
+    await store._read_stored()
     assert instance.profiles.samples == 60
     assert caplog.messages == ["the stored profile of s is passed over: expected deflated JSON, found error"]
 
@@ -376,13 +376,13 @@ async def test_another_shape_of_the_graph_begins_with_what_the_one_before_has_le
     client = MemoryStore().client()
     await client.compare_and_swap(records.profile_key("old", "s"), 0, learnt_elsewhere(graph))
     store = ProfileStore("u", graph.operators["s"])
-    await store.inherit(client, "old")
+    await store.adopt_from(client, "old")
     instance: Any = Instance(graph, "s-1")
     store.begin(instance)
     assert chat_s(instance.profiles) == pytest.approx(0.1, rel=0.05)
     nothing = ProfileStore("u", graph.operators["s"])
     client.partition()
-    await nothing.inherit(client, "old")
+    await nothing.adopt_from(client, "old")
     fresh: Any = Instance(graph, "s-1")
     nothing.begin(fresh)
     assert fresh.profiles.samples == 0

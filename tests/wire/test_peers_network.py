@@ -36,7 +36,7 @@ from hams_wire.peers import door as door_module
 from hams_wire.peers.addresses import Tcp, Unix, is_at, parse
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.connection import Receiving, Sending
-from hams_wire.peers.errors import BadFrame, ConnectionRejected, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, RejectReason
 from hams_wire.peers.network import PeerNetwork, _Peer, reconnect_offending_max_s, reconnect_s
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
 from hams_wire.tls import BadCertificates, Certificates
@@ -472,7 +472,7 @@ async def test_F36_a_peer_that_refuses_what_it_is_sent_is_dialled_with_growing_p
 
     async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(handshake.frame(handshake.Welcome(1)))
-        writer.write(handshake.rejection(ConnectionRejected(Why.BAD_FRAME, "no such thing")))
+        writer.write(handshake.rejection(ConnectionRejected(RejectReason.BAD_FRAME, "no such thing")))
         await reader.read()
         writer.close()
 

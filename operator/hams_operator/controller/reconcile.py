@@ -29,7 +29,7 @@ from hams_operator.controller.running import incarnation_of
 from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.successions import advance, give_up
-from hams_operator.controller.workers import Again
+from hams_operator.controller.workers import Requeue
 from hams_operator.plan.change import Decision, restarts
 from hams_operator.plan.desired import desired
 from hams_operator.plan.difference import Difference, difference, is_ours, key_of
@@ -82,7 +82,7 @@ class _Performed:
 
 class Reconciler:
     """`reconcile(key)` does what there is to do for one graph, and returns after how many seconds it is to be
-    called again though nothing happens, or None. Raises `Again` where that could not be done now."""
+    called again though nothing happens, or None. Raises `Requeue` where that could not be done now."""
 
     def __init__(
         self, kube: Kube, store: Store, cache: EtcdCache, settings: Settings, identities: Identities
@@ -112,9 +112,9 @@ class Reconciler:
                 self._ending_since.pop(key, None)  # of another one that had this name
                 await self._tend(key, item)
         except KubeError as error:
-            raise Again(str(error), error.retry_after_s) from None
+            raise Requeue(str(error), error.retry_after_s) from None
         except CoordinationError as error:
-            raise Again(f"etcd: {error}", limits.etcd_poll_s) from None
+            raise Requeue(f"etcd: {error}", limits.etcd_poll_s) from None
         return next_check_s(self._observe(key, item), self._steps.get(key, PodSteps()).silent_since)
 
     def _observe(self, key: GraphKey, item: Json) -> Observation:
@@ -151,7 +151,7 @@ class Reconciler:
             )
             await publish(self._kube, self._store, item, status, None)
             if plan.unread:
-                raise Again(plan.problem[1], limits.etcd_poll_s)
+                raise Requeue(plan.problem[1], limits.etcd_poll_s)
             return
         performed = await self._perform(key, seen, plan, plan.decision, read)
         seen = self._observe(key, item)  # status says what is there now, not what was planned
@@ -160,9 +160,9 @@ class Reconciler:
             raise performed.failed
         if performed.problem is not None and performed.problem[0] == NAME_TAKEN:
             # nobody tells when it goes: Secrets and unlabelled objects are not followed
-            raise Again(performed.problem[1])
+            raise Requeue(performed.problem[1])
         if seen.etcd_away and seen.known(plan.decision.place).spec != encode_spec(plan.decision.graph):
-            raise Again(f"etcd: {seen.etcd_away}", limits.etcd_poll_s)
+            raise Requeue(f"etcd: {seen.etcd_away}", limits.etcd_poll_s)
 
     async def _read(self, item: Json) -> Graph | InvalidGraph:
         """The graph that the resource asks for, or what is wrong with it."""
@@ -176,7 +176,7 @@ class Reconciler:
         try:
             return await self._aside.run(function, *arguments, **named)
         except Busy as busy:
-            raise Again(str(busy)) from None
+            raise Requeue(str(busy)) from None
 
     # -- performing ------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class Reconciler:
         # From when its pods were told, not from when it was deleted: nobody may have been here for long.
         since = self._ending_since.setdefault(key, seen.at_s)
         if left and seen.at_s - since < pods_gone_s:
-            raise Again("its pods are going", 1.0)
+            raise Requeue("its pods are going", 1.0)
         await self._cache.clear_all(place.owner_uid)
         await self._identities.forget(place.owner_uid)
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]

@@ -33,7 +33,7 @@ log = logging.getLogger("hams.controller")
 K = TypeVar("K")
 
 
-class Again(Exception):
+class Requeue(Exception):
     """The work could not be finished now; the text says why. `after_s`: not before."""
 
     def __init__(self, why: str, after_s: float = 0.0) -> None:
@@ -43,8 +43,8 @@ class Again(Exception):
 
 class Workers(Generic[K]):
     """`work(key)` returns after how many seconds it is to be done once more though nothing happens, or None.
-    It may raise `Again`; any other exception is a bug, is logged as one, and is tried again with the longest
-    pause.
+    It may raise `Requeue`; any other exception is a bug, is logged as one, and is tried again with the
+    longest pause.
 
     A key rests for a multiple of the time that its work took (`work_share`): however much happens to one, the
     others get their turn.
@@ -122,9 +122,9 @@ class Workers(Generic[K]):
                 began_s = loop.time()
                 try:
                     self._later(key, await self._work(key))
-                except Again as again:
-                    log.info("%s: again in a moment: %s", key, again)
-                    pause_s = max(again.after_s, min(max(2 * pause_s, again_s), again_max_s))
+                except Requeue as requeue:
+                    log.info("%s: again in a moment: %s", key, requeue)
+                    pause_s = max(requeue.after_s, min(max(2 * pause_s, again_s), again_max_s))
                 except Exception:  # the boundary: one graph's trouble is not the others'
                     log.exception("%s: the work failed in a way nobody foresaw", key)
                     pause_s = again_max_s

@@ -125,7 +125,7 @@ class Sending(asyncio.BufferedProtocol):
         self._owner = owner
         self._hello = hello
         self._loop = loop
-        self._inbox = Inbox(codec, self._refuse, self._greeted, _nothing, answer_bytes_max)
+        self._inbox = Inbox(codec, self._reject, self._greeted, _nothing, answer_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False
@@ -245,7 +245,7 @@ class Sending(asyncio.BufferedProtocol):
         self.welcomed.set_result(welcome.version)
         self._owner.stands(self)
 
-    def _refuse(self, message: Message) -> None:
+    def _reject(self, message: Message) -> None:
         raise BadFrame(f"a {type(message).__name__} against the direction of the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -322,7 +322,7 @@ class ReceivingOwner(Protocol):
         """A message has arrived for whose payload there was no memory."""
         ...
 
-    def refused(self, receiving: "Receiving", error: BadFrame | ConnectionRejected) -> None:
+    def rejected(self, receiving: "Receiving", error: BadFrame | ConnectionRejected) -> None:
         """The peer is being rejected, or has sent what is not allowed; the connection is being closed."""
         ...
 
@@ -358,7 +358,7 @@ class Receiving(asyncio.BufferedProtocol):
         try:
             self._owner.accepted(self, self._transport)
         except ConnectionRejected as rejected:
-            self._refuse(rejected)
+            self._reject(rejected)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: into a payload if it is a payload's turn."""
@@ -373,7 +373,7 @@ class Receiving(asyncio.BufferedProtocol):
         try:
             self.inbox.received(nbytes)
         except (BadFrame, ConnectionRejected) as error:
-            self._refuse(error)
+            self._reject(error)
             return
         if self._owed is None and self.inbox.owed_bytes:
             self._owe()
@@ -386,7 +386,7 @@ class Receiving(asyncio.BufferedProtocol):
         self._owed = None
         left = self.inbox.owed_bytes
         if left and self.inbox.payload_bytes == before and not self._deaf:
-            self._refuse(
+            self._reject(
                 BadFrame(f"{left} payload bytes were announced, and none came for {payload_silence_s} s")
             )
         elif left and not self._deaf:
@@ -413,9 +413,9 @@ class Receiving(asyncio.BufferedProtocol):
     def _deliver(self, message: Message) -> None:
         self._owner.deliver(self.peer, message)
 
-    def _refuse(self, error: BadFrame | ConnectionRejected) -> None:
+    def _reject(self, error: BadFrame | ConnectionRejected) -> None:
         self._deaf = True
-        self._owner.refused(self, error)
+        self._owner.rejected(self, error)
         if self._transport is not None:
             self._transport.write(handshake.rejection(reason_of(error)))
             self._transport.close()

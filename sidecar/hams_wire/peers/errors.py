@@ -23,8 +23,8 @@ class BadFrame(PeerError):
     """Bytes that the contract (proto/peers.md) does not allow: what was expected, what was found."""
 
 
-class Why(enum.IntEnum):
-    """Why a connection is rejected; on the wire."""
+class RejectReason(enum.IntEnum):
+    """Reasons for which a connection is rejected; their numbers are on the wire."""
 
     OTHER_GRAPH = 1
     OTHER_INSTANCE = 2
@@ -39,14 +39,16 @@ class ConnectionRejected(PeerError):
 
     retryable = True
 
-    def __init__(self, why: Why, message: str) -> None:
+    def __init__(self, reason: RejectReason, message: str) -> None:
         super().__init__(message)
-        self.why = why
+        self.reason = reason
 
 
 def reason_of(error: "BadFrame | ConnectionRejected") -> ConnectionRejected:
-    """Why a connection ends, as its peer is to read it."""
-    return error if isinstance(error, ConnectionRejected) else ConnectionRejected(Why.BAD_FRAME, str(error))
+    """The rejection by which a connection ends, as its peer is to read it."""
+    if isinstance(error, ConnectionRejected):
+        return error
+    return ConnectionRejected(RejectReason.BAD_FRAME, str(error))
 
 
 class NoRoom(PeerError):

@@ -1,7 +1,7 @@
 """The greeting that opens a connection (proto/peers.md, section 3).
 
 The dialling side sends its id, the id that it wants to reach and the versions of the contract that it speaks;
-the other side picks the version, or turns the connection away and says why. Two neighbouring versions talk,
+the other side picks the version, or rejects the connection and says why. Two neighbouring versions talk,
 so that a rolling upgrade may mix them. Addresses are reused where instances are not: hence the name of the
 wanted instance.
 """
@@ -13,7 +13,7 @@ import msgspec
 from hams_wire import limits
 from hams_wire.errors import UNDECODABLE
 from hams_wire.peers import frames
-from hams_wire.peers.errors import BadFrame, ConnectionRejected, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, RejectReason
 
 VERSION = 1
 """The version of the contract this code speaks."""
@@ -44,10 +44,10 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rejection(msgspec.Struct, frozen=True, array_like=True):
-    """The other answer, also the last word before a connection is closed for a bad frame. `why` is one of
-    errors.Why, or of a newer version."""
+    """The other answer, also the last word before a connection is closed for a bad frame. `reason` is
+    a `RejectReason`, perhaps of a newer version."""
 
-    why: int
+    reason: int
     message: _Text
 
 
@@ -63,19 +63,19 @@ def frame(greeting: Hello | Welcome | Rejection) -> bytes:
 
 
 def rejection(rejected: ConnectionRejected) -> bytes:
-    """A refusal as a frame."""
-    return frame(Rejection(int(rejected.why), str(rejected)[:512]))
+    """A rejection as a frame."""
+    return frame(Rejection(int(rejected.reason), str(rejected)[:512]))
 
 
 def read(expected: type[Greeting], kind: int, metadata: bytes) -> Greeting:
-    """A received greeting. Raises ConnectionRejected if it is a refusal, BadFrame if it is none of the
+    """A received greeting. Raises ConnectionRejected if it is a rejection, BadFrame if it is none of the
     expected type."""
     try:
         if kind == frames.REJECTED:
-            refusal = msgspec.msgpack.decode(metadata, type=Rejection)
-            raise ConnectionRejected(
-                Why(refusal.why) if refusal.why in set(Why) else Why.BAD_FRAME, refusal.message
-            )
+            rejected = msgspec.msgpack.decode(metadata, type=Rejection)
+            known = rejected.reason in set(RejectReason)
+            reason = RejectReason(rejected.reason) if known else RejectReason.BAD_FRAME
+            raise ConnectionRejected(reason, rejected.message)
         if kind != _KINDS[expected]:
             raise BadFrame(f"expected a greeting of type {_KINDS[expected]}, found type {kind}")
         return msgspec.msgpack.decode(metadata, type=expected)
@@ -86,13 +86,13 @@ def read(expected: type[Greeting], kind: int, metadata: bytes) -> Greeting:
 def answer(hello: Hello, graph: str, instance: str) -> Welcome:
     """What the dialled side says. Raises ConnectionRejected."""
     if hello.graph != graph:
-        raise ConnectionRejected(Why.OTHER_GRAPH, f"this is graph {graph}, not {hello.graph}")
+        raise ConnectionRejected(RejectReason.OTHER_GRAPH, f"this is graph {graph}, not {hello.graph}")
     if hello.target != instance:
-        raise ConnectionRejected(Why.OTHER_INSTANCE, f"this is {instance}, not {hello.target}")
+        raise ConnectionRejected(RejectReason.OTHER_INSTANCE, f"this is {instance}, not {hello.target}")
     version = min(hello.newest, VERSION)
     if version < max(hello.oldest, VERSION_OLDEST):
         raise ConnectionRejected(
-            Why.NO_COMMON_VERSION,
+            RejectReason.NO_COMMON_VERSION,
             f"this side speaks versions {VERSION_OLDEST} to {VERSION}, not {hello.oldest} to {hello.newest}",
         )
     return Welcome(version)

@@ -30,7 +30,7 @@ from hams_wire.peers import addresses, handshake, visits
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.door import Door
-from hams_wire.peers.errors import BadFrame, ConnectionRejected, NotSendable, Why
+from hams_wire.peers.errors import BadFrame, ConnectionRejected, NotSendable, RejectReason
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import TLS_NAME
 from hams_wire.tls import Certificates, Stranger
@@ -56,7 +56,7 @@ reconnect_offending_max_s = 5.0
 again. The peer is forgiven after a connection that stood for longer than this."""
 
 offence_said_s = 60.0
-"""A peer whose frames are refused, or that refuses ours, is named in the log again after this long."""
+"""A peer whose frames are rejected, or that rejects ours, is named in the log again after this long."""
 
 offenders_max = 256
 """Peers of which it is remembered when they were last named."""
@@ -115,7 +115,7 @@ class _Peer:
         self.pause_s = reconnect_s
         """Before the next attempt, if this one fails."""
         self.offence_s = 0.0
-        """The last pause that was made because it refused what it was sent."""
+        """The last pause that was made because it rejected what it was sent."""
 
 
 class Named:
@@ -390,7 +390,7 @@ class PeerNetwork:
         else:
             log.info("cannot reach %s at %s: %s", instance, peer.address, error)
         # An address that belongs to somebody else tells the same.
-        another = isinstance(error, ConnectionRejected) and error.why is Why.OTHER_INSTANCE
+        another = isinstance(error, ConnectionRejected) and error.reason is RejectReason.OTHER_INSTANCE
         if (gone or another) and self._on_refused is not None and not self._closing:
             self._on_refused(instance)
 
@@ -403,10 +403,10 @@ class PeerNetwork:
         if stood_s > reconnect_offending_max_s:
             peer.offence_s = 0.0
         if sending.offended is not None:
-            offence = f"{instance} refuses what it is sent: {sending.offended}"
+            offence = f"{instance} rejects what it is sent: {sending.offended}"
             self._named.say(log, self._loop.time(), instance, offence)
             peer.offence_s = min(max(2 * peer.offence_s, reconnect_s), reconnect_offending_max_s)
-            # What it refused may come again: nobody that connects to us shortens this pause.
+            # The rejected frame may come again: a connection from the peer does not shorten this pause.
             await self._pause(peer.offence_s)
             return True
         eager = self._eager(instance)
@@ -507,7 +507,7 @@ class PeerNetwork:
             _vouch(self._tls, transport)
         if len(self._incoming) >= limits.connections_max:
             raise ConnectionRejected(
-                Why.FULL, f"{len(self._incoming)} connections are open, which is the most"
+                RejectReason.FULL, f"{len(self._incoming)} connections are open, which is the most"
             )
         self._incoming.add(receiving)
 
@@ -516,9 +516,11 @@ class PeerNetwork:
         ConnectionRejected."""
         welcome = handshake.answer(hello, self.graph, self.instance)
         if self._closing:
-            raise ConnectionRejected(Why.FULL, "this instance is ending")
+            raise ConnectionRejected(RejectReason.FULL, "this instance is ending")
         if hello.sender not in self._peers and len(self._peers) >= peers_max:
-            raise ConnectionRejected(Why.FULL, f"{len(self._peers)} peers are known here, which is the most")
+            raise ConnectionRejected(
+                RejectReason.FULL, f"{len(self._peers)} peers are known here, which is the most"
+            )
         known = self._addresses.get(hello.sender)
         if known is None and addresses.is_at(hello.address, receiving.source):
             known = hello.address
@@ -538,7 +540,7 @@ class PeerNetwork:
         welcome = handshake.answer(hello, self.graph, self.instance)
         if self._host is None or self._visits >= visits_max or self._closing:
             raise ConnectionRejected(
-                Why.FULL,
+                RejectReason.FULL,
                 f"{self._visits} visitors are here, which is the most"
                 if self._host
                 else "visitors are not answered here",
@@ -580,14 +582,14 @@ class PeerNetwork:
         """Count a dropped message."""
         self.stats.dropped_no_room += 1
 
-    def refused(self, receiving: Receiving, error: BadFrame | ConnectionRejected) -> None:
-        """Count a refusal and log it."""
+    def rejected(self, receiving: Receiving, error: BadFrame | ConnectionRejected) -> None:
+        """Count a rejection and log it."""
         if isinstance(error, BadFrame):
             self.stats.bad_frames += 1
         else:
             self.stats.rejected += 1
         who = receiving.peer or "a stranger"
-        self._named.say(log, self._loop.time(), who, f"connection of {who} refused: {error}")
+        self._named.say(log, self._loop.time(), who, f"connection of {who} rejected: {error}")
 
     def gone(self, receiving: Receiving) -> None:
         """Let go of a peer that was wanted for this connection alone."""
@@ -603,4 +605,4 @@ def _vouch(tls: Certificates, transport: asyncio.BaseTransport) -> None:
     try:
         tls.vouch(transport)
     except Stranger as stranger:
-        raise ConnectionRejected(Why.STRANGER, str(stranger)) from None
+        raise ConnectionRejected(RejectReason.STRANGER, str(stranger)) from None

@@ -32,7 +32,7 @@ from hams_operator.controller.registrations import settings_of
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
-from hams_operator.controller.workers import Again, Workers
+from hams_operator.controller.workers import Requeue, Workers
 from hams_operator.plan.names import Settings
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -255,7 +255,7 @@ async def test_what_fails_is_tried_again_and_holds_nobody_else_up(quick: None) -
     async def work(key: str) -> None:
         if left.get(key, 0):
             left[key] -= 1
-            raise RuntimeError("nobody foresaw this") if key == "bug" else Again("not now")
+            raise RuntimeError("nobody foresaw this") if key == "bug" else Requeue("not now")
         done.append(key)
 
     workers = Workers(work)

@@ -25,7 +25,7 @@ from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import Store
 from hams_operator.controller.webhook import refusals
-from hams_operator.controller.workers import Again
+from hams_operator.controller.workers import Requeue
 from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, GraphRef
 from hams_operator.plan.pods_seen import Pod, pods_silent
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
@@ -510,7 +510,7 @@ async def test_where_nobody_can_tell_what_runs_nothing_is_changed_and_the_status
     scene.ask(without_count())
     before = {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")}
     for _ in range(3):
-        with pytest.raises(Again, match="ConfigMap pair-graph"):
+        with pytest.raises(Requeue, match="ConfigMap pair-graph"):
             await scene.reconcile()
     assert {
         key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")
@@ -545,7 +545,7 @@ async def test_what_was_only_written_to_etcd_has_not_run_and_binds_nobody() -> N
     scene.kube.put(
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {}}
     )
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert scene.etcd.read(records.spec_key(UID)) is not None
     del scene.kube.items["Service", "shop", "pair"]
@@ -584,7 +584,7 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
     scene = Scene()
     await scene.serving()
     scene.graph["metadata"]["deletionTimestamp"] = "2999-01-01T00:00:00Z"
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert scene.etcd.snapshot("/hams/v1/").entries != ()  # processes may still live
     ended = scene.etcd.read(succession.key(UID, succession.ENDED))
@@ -600,7 +600,7 @@ async def test_a_graph_that_was_deleted_while_nobody_was_here_ends_as_gracefully
     scene = Scene()
     await scene.serving()
     scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert scene.etcd.read(records.topology_key(UID)) is not None
     assert FINALIZER in scene.graph["metadata"]["finalizers"]
@@ -627,7 +627,7 @@ async def test_a_graph_goes_with_its_namespace_which_has_taken_our_rights_along(
     scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     for kind, _, name in scene.kube.items:
         scene.kube.refused[f"delete {kind} {name}"] = KubeError(403, "forbidden")
-    with pytest.raises(Again, match="its pods are going"):
+    with pytest.raises(Requeue, match="its pods are going"):
         await scene.reconcile()
     monkeypatch.setattr(reconcile, "pods_gone_s", 0.0)
     await scene.reconcile()
@@ -644,7 +644,7 @@ async def test_a_graph_goes_though_etcd_takes_nothing_more(monkeypatch: pytest.M
         raise NoSpace("etcdserver: mvcc: database space exceeded")
 
     monkeypatch.setattr(MemoryCoordination, "compare_and_swap", full)
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     await scene.reconcile()
     assert scene.etcd.snapshot("/hams/v1/").entries == ()
@@ -670,7 +670,7 @@ async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, lab
             "spec": {"a": []},
         }
     )
-    with pytest.raises(Again, match=f"{kind} {name}"):
+    with pytest.raises(Requeue, match=f"{kind} {name}"):
         await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "NameTaken"
     assert f"{kind} {name}" in scene.condition("Ready")["message"]
@@ -687,7 +687,7 @@ async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> 
     for number in range(3):
         before = len(scene.kube.calls)
         with pytest.raises(
-            Again, match="Deployment pair-count, PodDisruptionBudget pair-count: there already"
+            Requeue, match="Deployment pair-count, PodDisruptionBudget pair-count: there already"
         ):
             await scene.reconcile()
         written = [
@@ -718,7 +718,7 @@ async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strange
             "spec": {},
         }
     )
-    with pytest.raises(Again, match="Deployment pair-frontend: there already"):
+    with pytest.raises(Requeue, match="Deployment pair-frontend: there already"):
         await scene.reconcile()
     assert "create Deployment pair-manager" in scene.kube.calls
     assert [item["metadata"]["name"] for item in scene.kube.of("Deployment")] == ["pair-frontend"]
@@ -735,10 +735,10 @@ NO = KubeError(
 async def reconcile_in_vain(scene: Scene, words: str) -> None:
     """More than once: what is said of it is said once."""
     for _ in range(2):
-        with pytest.raises(Again, match=words):
+        with pytest.raises(Requeue, match=words):
             await scene.reconcile()
     before = len(scene.kube.calls)
-    with pytest.raises(Again, match=words):
+    with pytest.raises(Requeue, match=words):
         await scene.reconcile()
     assert [call for call in scene.kube.calls[before:] if "Event" in call or "status" in call] == []
 
@@ -824,7 +824,7 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
         "ConfigMap", "shop", "pair-graph"
     ]  # to be made as well: but it is known by now that not all can be
     before = len(scene.kube.calls)
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert scene.kube.calls[before:] == []
     del scene.kube.items["PodDisruptionBudget", "shop", "pair-count"]
@@ -903,7 +903,7 @@ async def test_a_service_that_could_not_be_made_yet_is_missed_for_as_long() -> N
     await scene.serving()
     del scene.kube.items[SERVICE]
     scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
-    with pytest.raises(Again, match="is going"):
+    with pytest.raises(Requeue, match="is going"):
         await scene.reconcile()
     assert shown(scene, "Ready") == ("False", "NoService")
     assert shown(scene, "Progressing") == ("True", "Recovering")
@@ -915,7 +915,7 @@ async def test_a_service_that_could_not_be_made_yet_is_missed_for_as_long() -> N
 async def test_a_graph_that_has_no_service_yet_waits_for_its_parts_first() -> None:
     scene = Scene()
     scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
-    with pytest.raises(Again, match="is going"):
+    with pytest.raises(Requeue, match="is going"):
         await scene.reconcile()
     assert shown(scene, "Ready") == ("False", "NoPrimary")
 
@@ -977,9 +977,9 @@ async def test_a_wrong_resource_and_a_refusal_are_both_told() -> None:
 async def test_a_pod_that_may_not_be_labelled_keeps_the_status_from_nothing() -> None:
     scene = Scene()
     scene.kube.refused = {"merge Pod pair-count-1": KubeError(403, "a policy denies it")}
-    with pytest.raises(Again, match="a policy denies it"):
+    with pytest.raises(Requeue, match="a policy denies it"):
         await scene.serving()
-    with pytest.raises(Again, match="a policy denies it"):
+    with pytest.raises(Requeue, match="a policy denies it"):
         await scene.reconcile()
     assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
         "True",
@@ -1003,7 +1003,7 @@ async def test_a_stranger_that_goes_while_it_is_looked_at_is_not_forgotten() -> 
     scene.kube = Hasty()
     scene.ask(PAIR)
     scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}})
-    with pytest.raises(Again, match="Service pair: there already"):
+    with pytest.raises(Requeue, match="Service pair: there already"):
         await scene.reconcile()
     await scene.settle()
     assert len(scene.kube.of("Deployment")) == 4
@@ -1127,7 +1127,7 @@ async def test_f31_a_controller_that_dies_or_is_refused_anywhere_leaves_nothing_
         for _ in range(6):  # each look is a fresh controller: what the one before remembered is lost
             try:
                 await scene.reconcile()
-            except Again:
+            except Requeue:
                 continue
         assert {
             key: value.get("spec") for key, value in scene.kube.items.items() if key[0] != "Event"
@@ -1143,7 +1143,7 @@ async def test_without_etcd_the_objects_are_there_all_the_same_and_the_status_sa
     store = Store(lambda key: None)
     store.put_graph(copy.deepcopy(scene.graph))
     cache = EtcdCache(scene.etcd.client(), lambda uid: None)
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await Reconciler(scene.kube, store, cache, SETTINGS, NoIdentities()).reconcile(KEY)
     assert len(scene.kube.of("Deployment")) == 4
     assert scene.condition("Redundant")["reason"] == "EtcdAway"
@@ -1177,7 +1177,7 @@ async def test_a_graphs_parts_get_their_proof_before_they_are_begun_and_lose_it_
     pod = scene.kube.items["Deployment", "shop", "pair-manager"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["readinessProbe"]["httpGet"]["httpHeaders"][0]["value"] == "Bearer token"
     scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert not [asked for asked in witness.asked if asked.startswith("forget")], "its pods still prove it"
     await scene.settle()
@@ -1189,12 +1189,12 @@ async def test_a_graph_without_proof_is_not_begun() -> None:
     scene = Scene()
     scene.identities = witness = Witness()
     witness.error = NotOwned("Secret pair-hams-tls: there already, and not of this graph")
-    with pytest.raises(Again, match="pair-hams-tls"):  # it may be of the graph before, and going
+    with pytest.raises(Requeue, match="pair-hams-tls"):  # it may be of the graph before, and going
         await scene.reconcile()
     assert scene.condition("Ready")["reason"] == "NameTaken"
     assert "pair-hams-tls" in scene.condition("Ready")["message"]
     witness.error = Unavailable("etcd has no leader")
-    with pytest.raises(Again, match="no leader"):
+    with pytest.raises(Requeue, match="no leader"):
         await scene.reconcile()
     assert not scene.kube.of("Deployment")
 
@@ -1551,7 +1551,7 @@ async def test_what_the_api_server_refuses_is_stalled(refusal: KubeError | None,
         )
     else:
         scene.kube.refused = {"create Deployment pair-count": refusal}
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert kstatus(scene.graph) == "Failed"
     assert shown(scene, "Stalled") == ("True", reason)
@@ -1574,7 +1574,7 @@ async def test_what_could_not_be_applied_yet_is_not_observed() -> None:
     await scene.serving()
     scene.ask(with_change('image: "m:1"}\n    inputs: [pass.y]', 'image: "m:2"}\n    inputs: [pass.y]'))
     scene.kube.refused = {"apply Deployment pair-count": KubeError(503, "the API server is going")}
-    with pytest.raises(Again):
+    with pytest.raises(Requeue):
         await scene.reconcile()
     assert kstatus(scene.graph) == "InProgress"
     assert scene.graph["status"]["observedGeneration"] == 1
