@@ -296,6 +296,20 @@ def test_pictures_are_used_and_say_what_they_show(picture: Path) -> None:
     )
 
 
+def test_words_are_defined_in_one_place() -> None:
+    """The glossary has all; section 1 of the design defines those that rules are written in."""
+    tables = {
+        str(page.relative_to(ROOT)): len(
+            re.findall(r"^\| word\w* \| meaning", prose(page.read_text()), re.MULTILINE)
+        )
+        for page in WRITTEN
+    }
+    assert {page: count for page, count in tables.items() if count} == {
+        "docs/glossary.md": 1,
+        "docs/design/protocol.md": 1,
+    }
+
+
 def test_the_code_that_the_reading_guide_names_is_there() -> None:
     text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
     sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "sidecar").rglob("*.py")}
