@@ -83,6 +83,7 @@ class ProfileStore:
             self._revision = ABSENT
             return
         # A restored etcd reports again what a person gave before: that says nothing of what was learnt since.
+        # The value alone does not tell it: a person may give the same profile twice.
         reported_again = value == self._stored and revision <= self._revision
         self._stored, self._revision = value, revision
         if value.startswith(records.PROFILE_GIVEN) and not reported_again:
@@ -110,7 +111,7 @@ class ProfileStore:
                 if node is not None and not node.stopped.done() and _writes(node):
                     await self._write(node)
                 continue
-            self._key_changed.clear()
+            self._key_changed.clear()  # before the read: a change during it is read in the next round
             await self._read_stored()
 
     async def _read_stored(self) -> None:
@@ -120,6 +121,7 @@ class ProfileStore:
         if profiles is None or (given is None and not self._may_adopt(profiles)):
             return
         learnt = await asyncio.to_thread(self._decoded, self._stored if given is None else given)
+        # Meanwhile another instance may have begun here, or a person may have had all forgotten.
         if learnt is None or profiles is not self._profiles or self._stored == records.PROFILE_FORGOTTEN:
             return
         if given is not None or self._may_adopt(profiles):

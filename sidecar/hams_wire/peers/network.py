@@ -240,6 +240,7 @@ class PeerNetwork:
             self._server.close()
         if self._door is not None:
             await self._door.close()
+        # Dialling ends before connections do, or each that is closed would be dialled again.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -323,6 +324,7 @@ class PeerNetwork:
             except NotSendable as error:
                 log.error("not sent to %s: %s", peer, error)
                 return
+            # Not with a payload: a view that is kept here would keep its slot in the arena taken.
             self._last = (message, encoded) if not encoded.views else None
         outbox = sending.outbox
         if sending.push(encoded):
@@ -346,6 +348,8 @@ class PeerNetwork:
         """Let go of a peer that is neither a member nor connected to us."""
         if peer.member or peer.receiving is not None or self._peers.get(instance) is not peer:
             return
+        # Out of `_peers` first: the connection that is aborted below then finds no peer (`lost`), and
+        # `on_down` is called once.
         del self._peers[instance]
         self.heard_s.pop(instance, None)
         if peer.task is not None:
@@ -374,6 +378,7 @@ class PeerNetwork:
             try:
                 async with asyncio.timeout(peer.pause_s * random.uniform(0.5, 1.5)):
                     await peer.nudge.wait()  # not wait_for: it may swallow a cancellation
+                # It has connected to us or has another address: earlier failures say nothing of the next try.
                 peer.pause_s = reconnect_s
                 peer.nudge.clear()
             except TimeoutError:
@@ -397,6 +402,7 @@ class PeerNetwork:
     async def _stood(self, instance: InstanceId, peer: _Peer, sending: Sending) -> bool:
         """Wait until a connection is gone. Whether to dial again without another pause."""
         began = self._loop.time()
+        # Shielded: `close` cancels this task and waits for the same future afterwards.
         await asyncio.shield(sending.closed)
         stood_s = self._loop.time() - began
         log.debug("connection to %s at %s is gone", instance, peer.address)
@@ -460,6 +466,8 @@ class PeerNetwork:
         peer = self._peers.get(sending.peer)
         if peer is not None and peer.sending is sending and not self._closing:
             peer.up = True
+            # A nudge from before asked for this connection. Left set, it would cut the pause after its end
+            # short.
             peer.nudge.clear()
             self._on_up(sending.peer)
 
@@ -488,7 +496,7 @@ class PeerNetwork:
         """Report a broken connection at once."""
         peer = self._peers.get(sending.peer)
         if peer is None or peer.sending is not sending:
-            return
+            return  # it was let go, or another connection has taken the place of this one
         peer.sending = None
         if peer.up:
             peer.up = False
@@ -525,11 +533,12 @@ class PeerNetwork:
         if known is None and addresses.is_at(hello.address, receiving.source):
             known = hello.address
         peer = self._wanted(hello.sender, known or "")
+        # Replaced before the older one is aborted: its end then does not let the peer go (`gone`).
         older, peer.receiving = peer.receiving, receiving
         if older is not None:
             older.abort()
         if not peer.up:
-            peer.nudge.set()
+            peer.nudge.set()  # it lives, so the pause before the next attempt has no reason any more
         self.heard_s[hello.sender] = self._loop.time()
         return welcome
 
