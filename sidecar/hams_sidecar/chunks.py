@@ -1,8 +1,8 @@
 """A state as a table of chunks, of which neighbouring versions share what did not change (protocol.md, 2).
 
 A state's image is cut into chunks of `chunk_bytes`, whose law is in `hams_protocol.births`. What a follower
-lacks is a `Difference`. Laid over the table that it holds, it makes the table of the newer version, which
-shares the rest of the memory with it.
+lacks is a `StateDifference`. Laid over the table that it holds, it makes the table of the newer version,
+which shares the rest of the memory with it.
 """
 
 import itertools
@@ -75,10 +75,10 @@ class ChunkTable(WholePayload):
             return self
         return ChunkTable(self.chunks, [min(born, version) for born in self.births], self.fresh_nbytes)
 
-    def born_after(self, version: int) -> "Difference | None":
+    def born_after(self, version: int) -> "StateDifference | None":
         """See `Payload`."""
         indices = born_after(self.births, version)
-        return None if indices is None else Difference(self, indices)
+        return None if indices is None else StateDifference(self, indices)
 
     def views(self, indices: Sequence[int] | None = None) -> list[memoryview]:
         """The bytes of its chunks, in order; those that lie side by side in one view."""
@@ -98,7 +98,7 @@ class ChunkTable(WholePayload):
         return f"ChunkTable({len(self.chunks)} chunks, {self.fresh_nbytes} of {self.nbytes} bytes fresh)"
 
 
-class Difference(WholePayload):
+class StateDifference(WholePayload):
     """The chunks of a state at `indices` (`hams_protocol.messages.Payload`), as they are sent."""
 
     __slots__ = ("_head", "_indices", "_table", "nbytes")
@@ -117,7 +117,7 @@ class Difference(WholePayload):
         return [memoryview(self._head), *self._table.views(self._indices)]
 
     def __repr__(self) -> str:
-        return f"Difference({len(self._indices)} of {len(self._table.chunks)} chunks)"
+        return f"StateDifference({len(self._indices)} of {len(self._table.chunks)} chunks)"
 
 
 def table_of(received: Buffer, base: ChunkTable, version: int) -> ChunkTable | None:

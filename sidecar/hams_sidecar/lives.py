@@ -19,7 +19,7 @@ from hams_sidecar.arena import Arena
 from hams_wire import succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
-from hams_wire.node import Node, Owner, Settings
+from hams_wire.node import Node, NodeSettings, Owner
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.process import EXIT_STOPPED, Asked, Options, ProcessStage
 from hams_wire.shell import Machine
@@ -120,7 +120,7 @@ class Sidecar(Owner, ABC):
         """The instance of one life around its machine."""
         options = self.options
         listen = listen_at(options.listen, life)
-        settings = Settings(options.graph_uid, listen, options.advertise, self.certificates, True, former)
+        settings = NodeSettings(options.graph_uid, listen, options.advertise, self.certificates, True, former)
         coordination = options.access.coordination() if life else self.coordination
         return Node(machine, name, of, coordination, factory, self, settings)
 

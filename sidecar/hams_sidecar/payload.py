@@ -55,7 +55,7 @@ class TensorPayload(WholePayload):
         return content_of(self.tensors, [self.view(tensor) for tensor in self.tensors])
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
-        """See `Payload`: its bytes are those of a `chunks.Difference`."""
+        """See `Payload`: its bytes are those of a `chunks.StateDifference`."""
         if isinstance(base, TensorPayload) and not base.tensors and count(base.nbytes) <= limits.chunks_max:
             base = ChunkTable.cut(base.buffer, since)
         return table_of(self.buffer, base, version) if isinstance(base, ChunkTable) else None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hams_protocol import messages
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
-from hams_sidecar.chunks import ChunkTable, Difference
+from hams_sidecar.chunks import ChunkTable, StateDifference
 from hams_sidecar.datatypes import DATATYPES, fixed_nbytes
 from hams_sidecar.payload import TensorPayload
 from hams_wire.peers.errors import NoRoom
@@ -45,7 +45,7 @@ class ArenaFactory:
 
     def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], Sequence[memoryview]]:
         """Descriptors and bytes in place."""
-        if isinstance(payload, ChunkTable | Difference):
+        if isinstance(payload, ChunkTable | StateDifference):
             return (), payload.views() or (memoryview(b""),)
         assert isinstance(payload, TensorPayload), f"not a payload of the sidecar: {payload!r}"
         return payload.tensors, (payload.buffer.view,)

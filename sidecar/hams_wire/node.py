@@ -121,7 +121,7 @@ class Owner:
 
 
 @frozen
-class Settings:
+class NodeSettings:
     """Where an instance is, and what it says of itself.
 
     `listen`, `advertise`, `tls`: see `PeerNetwork`. `keeps`: the machine may hold states of other operators.
@@ -147,7 +147,7 @@ class Node:
         coordination: Coordination,
         factory: PayloadFactory,
         owner: Owner,
-        settings: Settings,
+        settings: NodeSettings,
     ) -> None:
         self.machine = machine
         self.instance = instance

@@ -12,7 +12,7 @@ from hams_protocol.messages import StateRecord
 from hams_sdk.state import State
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
-from hams_sidecar.chunks import ChunkTable, Difference, count
+from hams_sidecar.chunks import ChunkTable, StateDifference, count
 from hams_sidecar.payload import TensorPayload, image
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.peers.codec import Codec
@@ -113,7 +113,7 @@ def test_a_follower_that_is_promoted_can_tell_what_changed_since_what_it_was_sen
     first = one.state.laid_over(whole, 0, 1)
     assert isinstance(first, ChunkTable)
     part = first.born_after(0)
-    assert isinstance(part, Difference)
+    assert isinstance(part, StateDifference)
     assert CHUNK < part.nbytes < 2 * CHUNK
     again = travelled(StateRecord("p", 2, 1, 0, (), (), "", part, since=0), third)
     assert again.state is not None
@@ -171,7 +171,7 @@ def test_a_chunk_that_another_base_shares_is_sent_all_the_same() -> None:
     primary.state[0] = 9
     primary.capture(9)  # undone: the end is 8
     primary.capture(9, base=9)
-    assert isinstance(part := primary.tables[9].born_after(8), Difference)
+    assert isinstance(part := primary.tables[9].born_after(8), StateDifference)
     assert part.nbytes > CHUNK
 
 

@@ -12,7 +12,7 @@ from hams_protocol.graph import FRONTEND, FrontendSpec, Graph, GraphData, Mode, 
 from hams_protocol.knowledge import Knowledge
 from hams_sidecar.drained import Drained, drained_tries_max
 from hams_wire.coordination.memory import MemoryStore
-from hams_wire.node import Node, Owner, Settings
+from hams_wire.node import Node, NodeSettings, Owner
 from hams_wire.peers.payload import HeapFactory
 
 GRAPH = Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (), (), ()))
@@ -38,7 +38,7 @@ class Frontend(Owner):
         self.drained = Drained("uid")
         self.heard: asyncio.Queue[str] = asyncio.Queue()
         self.client = store.client()
-        self.node = Node(Silent(), name, of, self.client, HeapFactory(), self, Settings("uid"))
+        self.node = Node(Silent(), name, of, self.client, HeapFactory(), self, NodeSettings("uid"))
 
     def on_key_changed(self, name: str, value: bytes | None, revision: int) -> None:
         self.drained.on_key_changed(name, value)

@@ -44,7 +44,7 @@ from hams_sidecar.inference import (
 )
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.coordination.memory import MemoryStore
-from hams_wire.node import Node, Owner, Settings
+from hams_wire.node import Node, NodeSettings, Owner
 
 X = TensorSpec("x", "FP32", ())
 ECHO = Operator(
@@ -78,7 +78,9 @@ async def port() -> GraphPort:
     arena = Arena(1 << 20)
     made = GraphPort(GRAPH, arena)
     machine, coordination = Ready(GRAPH, "f-1", None), MemoryStore().client()
-    made.node = Node(machine, "f-1", FRONTEND, coordination, ArenaFactory(arena), Owner(), Settings("uid"))
+    made.node = Node(
+        machine, "f-1", FRONTEND, coordination, ArenaFactory(arena), Owner(), NodeSettings("uid")
+    )
     return made
 
 

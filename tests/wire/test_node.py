@@ -26,7 +26,7 @@ from hams_protocol.topology import Topology
 from hams_wire import limits, records, succession
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
 from hams_wire.errors import AccessDenied
-from hams_wire.node import Node, Owner, Settings
+from hams_wire.node import Node, NodeSettings, Owner
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.shell import Shell
 
@@ -63,7 +63,7 @@ def node(
     store: MemoryCoordination | None = None,
 ) -> Node:
     coordination = store or MemoryStore().client()
-    return Node(core, name, "a", coordination, HeapFactory(), Performs(perform), Settings("uid"))
+    return Node(core, name, "a", coordination, HeapFactory(), Performs(perform), NodeSettings("uid"))
 
 
 def handles(performed: list[Effect]) -> list[int]:
@@ -329,7 +329,7 @@ async def test_until_what_members_decide_holds() -> None:
 
     one = node(Scripted(hear), _nothing, store=store.client())
     core = Scripted(lambda event: [])
-    two = Node(core, "b-1", "b", store.client(), HeapFactory(), Owner(), Settings("uid"))
+    two = Node(core, "b-1", "b", store.client(), HeapFactory(), Owner(), NodeSettings("uid"))
     try:
         await one.start()
         await two.start()

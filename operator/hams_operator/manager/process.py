@@ -16,7 +16,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
-from hams_wire.node import Node, Owner, Settings
+from hams_wire.node import Node, NodeSettings, Owner
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.process import EXIT_STOPPED, Access, Options, ProcessStage, common_arguments, open_graph, run
 from hams_wire.shell import MANAGER
@@ -46,7 +46,7 @@ class Manager(Owner):
         self._failovers, self._took_ms = 0, 0
         self._telling: set[asyncio.Task[None]] = set()
         machine = FailoverLog(self._machine, self._tell)
-        settings = Settings(options.graph_uid, options.listen, options.advertise, certificates)
+        settings = NodeSettings(options.graph_uid, options.listen, options.advertise, certificates)
         memory = HeapFactory(payload_bytes_max)
         self._node = Node(machine, options.instance, MANAGER, coordination, memory, self, settings)
 

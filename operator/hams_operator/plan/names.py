@@ -207,7 +207,7 @@ class GraphRef:
 
     @property
     def grpc(self) -> str:
-        """Where clients in the cluster send requests over gRPC, as host:port."""
+        """Address for requests over gRPC in the cluster, host:port."""
         return f"{self.name}.{self.namespace}.svc:{GRPC_PORT}"
 
     def metadata(self, name: str, labels: dict[str, str] | None = None) -> Json:

@@ -326,7 +326,7 @@ class ModelLink:
     # Frames of the model
 
     def on_run(self, session: Session, frame: FromModel) -> None:
-        """`Owner`: a frame on the `run` connection."""
+        """`SessionOwner`: a frame on the `run` connection."""
         match frame:
             case frames.WantUpdate() if (
                 session.batch is not None and session.batch.number == frame.batch and not session.batch.wanted
@@ -426,7 +426,7 @@ class ModelLink:
         )
 
     def setup(self) -> dict[str, object]:
-        """`Owner`: what a model process is told first."""
+        """`SessionOwner`: what a model process is told first."""
         return {
             "operator": self.declared.setup(),
             "regions": [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions],
@@ -435,7 +435,7 @@ class ModelLink:
         }
 
     def on_complete(self, session: Session) -> None:
-        """`Owner`: version 0 is captured, then the core is told."""
+        """`SessionOwner`: version 0 is captured, then the core is told."""
         assert session.ready is not None
         if self._stateful:
             self._images.capture_initial(session)
@@ -444,11 +444,11 @@ class ModelLink:
             self._emit(ModelReady(session.ready.signature, None))
 
     def on_capture(self, session: Session, frame: FromModel) -> None:
-        """`Owner`: a frame on the `capture` connection."""
+        """`SessionOwner`: a frame on the `capture` connection."""
         self._images.on_frame(session, frame)
 
     def on_end(self, reason: str, unexpected: bool) -> None:
-        """`Owner`: the model is gone."""
+        """`SessionOwner`: the model is gone."""
         log.warning("model of %s: %s", self.declared.operator.name, reason)
         if unexpected:
             self._emit(ModelDied(reason))

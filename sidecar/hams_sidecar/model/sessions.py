@@ -40,7 +40,7 @@ class ModelHealth(enum.Enum):
     """Ready, but the last question has not been answered in time."""
 
 
-class Owner(Protocol):
+class SessionOwner(Protocol):
     """What the link does with its sessions."""
 
     def setup(self) -> dict[str, object]:
@@ -62,7 +62,9 @@ class Owner(Protocol):
 class Sessions:
     """The sessions of one link, one after another."""
 
-    def __init__(self, owner: Owner, *, run_s_max: float, pong_wait_s: float, ping_interval_s: float) -> None:
+    def __init__(
+        self, owner: SessionOwner, *, run_s_max: float, pong_wait_s: float, ping_interval_s: float
+    ) -> None:
         self.current: Session | None = None
         self._owner = owner
         self._run_s_max = run_s_max

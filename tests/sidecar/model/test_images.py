@@ -17,7 +17,7 @@ from hams_protocol.effects import Capture, LoadState, StartBatch
 from hams_protocol.events import BatchFailed, Captured, Loaded, ModelDied, ModelReady
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull
-from hams_sidecar.chunks import ChunkTable, Difference
+from hams_sidecar.chunks import ChunkTable, StateDifference
 from hams_sidecar.model.link import ModelLink
 from hams_sidecar.payload import TensorPayload, image
 
@@ -38,7 +38,7 @@ async def test_a_version_shares_with_the_one_before_what_did_not_change(hosts: A
     shared = sum(one is other for one, other in zip(first.chunks, second.chunks, strict=False))
     assert len(second.chunks) - 3 <= shared < len(second.chunks)
     part = second.born_after(0)
-    assert isinstance(part, Difference)
+    assert isinstance(part, StateDifference)
     assert part.nbytes < 4 * CHUNK
     numbers = host.link.stats().captured
     assert (numbers.captures, numbers.copied_nbytes < numbers.state_nbytes) == (2, True)
