@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.graphs import graph_file
 from benchmarks.asking import Log
+from benchmarks.graphs import graph_file
 from benchmarks.http_load import first_numbers
 from benchmarks.judged import complete, judged, odd, open_requests
 
