@@ -65,7 +65,7 @@ def load(path: str | Path, *, uid: str = "", on_kubernetes: bool = False) -> Gra
 
 
 def describe_file(path: str | Path, *, on_kubernetes: bool = False) -> Description:
-    """What the graph in a file means; its notes end with what the file gives and nothing reads. Raises
+    """Meaning of the graph in a file; its notes end with what the file gives and nothing reads. Raises
     InvalidGraph, as `load`."""
     text = _read(path)
     try:

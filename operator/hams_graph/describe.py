@@ -64,7 +64,7 @@ class Description:
 
 
 def describe(graph: Graph, more_notes: Iterable[str] = ()) -> Description:
-    """What `graph` means; `more_notes` come last."""
+    """Meaning of `graph`; `more_notes` come last."""
     data = graph.data
     operators = tuple(_describe(op) for op in data.operators)
     instances = sum(op.instances for op in operators)

@@ -104,7 +104,7 @@ def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
 
 
 def _learning(queue: PolicyQueue) -> Iterator[Sample]:
-    """What a policy that learns has decided and learnt. Labels are bounded: kinds of decisions are few,
+    """Decisions and knowledge of a policy that learns. Labels are bounded: kinds of decisions are few,
     classes and sizes as `batch_times` says, and no name that a client gives is one."""
     for kind, count in queue.decisions.items():
         yield Sample("hams_proxy_decisions_total", "Batches chosen, by how.", count, {"kind": kind})

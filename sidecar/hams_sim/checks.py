@@ -263,7 +263,7 @@ def nobody_replaced_for_being_slow(world: "World", most: int) -> None:
 
 
 def nothing_given_up(world: "World") -> None:
-    """Where somebody who has it comes back, no state begins again that a request may have touched."""
+    """No state that a request may have touched begins again, for its holder comes back."""
     if world.losses.given_up:
         raise Broken("I1", f"{sorted(world.losses.given_up)} began again, though who had the state came back")
 

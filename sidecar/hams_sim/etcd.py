@@ -251,8 +251,8 @@ class Etcd:
             self.world.feed(node, event)
 
     def told_at(self, manager: "Node", instance: InstanceId) -> float:
-        """When this manager was told of a member that is still registered, as far as it knows; now, if it
-        was not."""
+        """Moment when this manager was told of a member that is still registered, as far as it knows; now,
+        if it was not."""
         return self._told.get(manager.id, {}).get(instance, self.world.now)
 
     def resync(self, node: "Node") -> None:

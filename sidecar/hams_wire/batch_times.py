@@ -34,7 +34,7 @@ def class_number(profiles: Profiles, item: ClassSummary) -> int | None:
 
 
 def batch_summary(profiles: Profiles, rows: int) -> BatchSummary | None:
-    """What a batch of `rows` requests takes; None before anything is known."""
+    """Time of a batch of `rows` requests; None before anything is known."""
     grid, everything = profiles.grid, profiles.cdfs().get(REST)
     if grid is None or everything is None:
         return None

@@ -87,7 +87,7 @@ class ProfileReport(msgspec.Struct, frozen=True, rename="camel"):
 def report(
     operator: str, instance: InstanceId, role: str, policy: str, queue: PolicyQueue, now: float
 ) -> ProfileReport:
-    """What an instance with this queue knows at `now`, on the clock of the queue."""
+    """Knowledge of an instance with this queue at `now`, on the clock of the queue."""
     profiles = queue.profiles
     sizes = [_size(profiles, rows, sums.w) for rows, sums in sorted(profiles.times.recent.items())]
     return ProfileReport(

@@ -59,7 +59,7 @@ class ShedReason(StrEnum):
     OVERDUE = "overdue"
     """Its deadline had passed before its turn came."""
     PATH = "path"
-    """What comes after this operator takes longer than it had left, even at its shortest."""
+    """The operators after this one take longer than it had left, even at its shortest."""
     TIME = "time"
     """It would take longer here than it had left."""
 
@@ -92,7 +92,7 @@ class PolicyQueue:
         self.late_runs = 0
         self.calibration = Calibration()
         self.learnt_at: float | None = None
-        """When this instance learnt from a batch of its own for the last time; None: it has not."""
+        """Moment of the last batch of its own from which this instance learnt; None: it has not."""
         self._running: dict[int, list[Unit]] = {}
         self._since = 0.0
         self.disturbed = Disturbance.NOTHING

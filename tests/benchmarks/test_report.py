@@ -77,6 +77,7 @@ RESULTS: dict[ModuleType, dict[str, Any]] = {
     },
     memory: {
         "bench": "memory",
+        "policy": "Fifo",
         "failed": 0,
         "wrong_counts": "",
         "rows": [{"requests": 1000 * n, **dict.fromkeys(memory.KINDS, 70.0)} for n in (1, 2)],
