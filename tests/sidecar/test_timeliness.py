@@ -15,7 +15,7 @@ from hams_sidecar.proxy import served
 from hams_sidecar.timeliness import ServedCounts, TimelinessWindow, tell_timeliness
 from hams_wire import records
 from hams_wire.errors import Unavailable
-from hams_wire.scheduling import queue_of
+from hams_wire.scheduling import ShedReason, queue_of
 
 GRAPH = """
 apiVersion: hams.dev/v1alpha1
@@ -112,7 +112,7 @@ def test_of_a_proxy_it_counts_what_its_policy_counts_and_says_shortly_why_it_fai
     assert served(node("maxDelay: 0")) is None
     deadline = node("policy: Deadline")
     queue = deadline.machine.queue
-    queue.on_time, queue.late_runs, queue.shed = 7, 2, 1
+    queue.on_time, queue.late_runs, queue.shed_by[ShedReason.TIME] = 7, 2, 1
     assert served(deadline) == ServedCounts(7, 2, 1, "Deadline", "")
     queue._lawful.failed = "it raised " + "x" * 100_000
     reported = served(deadline)
