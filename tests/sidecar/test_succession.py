@@ -448,7 +448,7 @@ async def test_no_expired_key_is_executed_again_two_changes_later(
 async def test_what_is_pushed_out_on_the_way_is_known_to_be_gone_two_changes_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replies.limits, "replies_per_page_max", 2)
+    monkeypatch.setattr(replies, "replies_per_page_max", 2)
     table = table_for(FrontendSpec(shards=1, replies_kept=3))
     table.add(page("a", "b", "c"))
     table.add(page("d"))

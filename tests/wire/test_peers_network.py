@@ -73,11 +73,11 @@ class Peer:
         self._wake = asyncio.Event()
         self._gone = self.network.gone
         self.network.gone = self._wake_gone  # type: ignore[method-assign] # to be told
-        self._refused = self.network.rejected
-        self.network.rejected = self._wake_refused  # type: ignore[method-assign] # to be told
+        self._rejected = self.network.rejected
+        self.network.rejected = self._wake_rejected  # type: ignore[method-assign] # to be told
 
-    def _wake_refused(self, receiving: Receiving, error: BadFrame | ConnectionRejected) -> None:
-        self._refused(receiving, error)
+    def _wake_rejected(self, receiving: Receiving, error: BadFrame | ConnectionRejected) -> None:
+        self._rejected(receiving, error)
         self._wake.set()
 
     def _refused_at(self, peer: str) -> None:
@@ -482,7 +482,7 @@ async def test_F36_a_peer_that_refuses_what_it_is_sent_is_dialled_with_growing_p
     assert pauses == sorted(pauses)
     assert pauses[0] == reconnect_s
     assert pauses[-1] == reconnect_offending_max_s
-    named = [item for item in caplog.records if "rejects what it is sent" in item.getMessage()]
+    named = [item for item in caplog.records if "refuses what it is sent" in item.getMessage()]
     assert [item.levelname for item in named].count("WARNING") == 1
     server.close()
 
