@@ -409,7 +409,7 @@ class PeerNetwork:
         if stood_s > reconnect_offending_max_s:
             peer.offence_s = 0.0
         if sending.offended is not None:
-            offence = f"{instance} rejects what it is sent: {sending.offended}"
+            offence = f"{instance} refuses what it is sent: {sending.offended}"
             self._named.say(log, self._loop.time(), instance, offence)
             peer.offence_s = min(max(2 * peer.offence_s, reconnect_s), reconnect_offending_max_s)
             # The rejected frame may come again: a connection from the peer does not shorten this pause.
@@ -598,7 +598,7 @@ class PeerNetwork:
         else:
             self.stats.rejected += 1
         who = receiving.peer or "a stranger"
-        self._named.say(log, self._loop.time(), who, f"connection of {who} rejected: {error}")
+        self._named.say(log, self._loop.time(), who, f"connection of {who} refused: {error}")
 
     def gone(self, receiving: Receiving) -> None:
         """Let go of a peer that was wanted for this connection alone."""
