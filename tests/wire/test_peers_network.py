@@ -482,7 +482,7 @@ async def test_F36_a_peer_that_refuses_what_it_is_sent_is_dialled_with_growing_p
     assert pauses == sorted(pauses)
     assert pauses[0] == reconnect_s
     assert pauses[-1] == reconnect_offending_max_s
-    named = [item for item in caplog.records if "rejects what it is sent" in item.getMessage()]
+    named = [item for item in caplog.records if "refuses what it is sent" in item.getMessage()]
     assert [item.levelname for item in named].count("WARNING") == 1
     server.close()
 
