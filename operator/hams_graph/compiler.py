@@ -117,7 +117,12 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         window=stateful.window if stateful else 1,
         slots=op.replicas,
         hot_standbys=op.standby.hot,
-        checkpoint=_checkpoint(stateful.checkpoint) if stateful and stateful.checkpoint else None,
+        # Nor has it captures to store: a checkpoint would hold the first state under a later number.
+        checkpoint=(
+            _checkpoint(stateful.checkpoint)
+            if stateful and stateful.checkpoint and policy.replicates
+            else None
+        ),
         feedback=Feedback(op.feedback.inputs, op.feedback.max_hops) if op.feedback else None,
         pod_template=_json(op.pod_template),
         delta=stateful is None or stateful.delta is rs.Delta.AUTO,

@@ -64,10 +64,8 @@ def test_what_is_not_said_has_its_default() -> None:
     assert data.inputs == (TensorSpec("x", "FP32", (-1, 4)), TensorSpec("y", "INT64", (), optional=True))
 
 
-def test_what_is_said_arrives() -> None:
-    graph = compiled(
-        """
-  mode: None
+EVERYTHING = """
+  mode: Remus
   frontend: {replicas: 3, shards: 5, requestTimeout: 1m30s, deadline: 250ms, maxInFlight: 7,
     maxInFlightBytes: 1G,
     maxRequestBytes: 1048576, repliesKept: 0, repliesKeptBytes: 8Ki, hideModelErrors: true}
@@ -87,12 +85,15 @@ def test_what_is_said_arrives() -> None:
   - {name: a, model: {entrypoint: "m:A", warmUp: {enabled: false}}, replicas: 3, inputs: [request.x],
      outputs: [{name: z, datatype: FP64, shape: [2]}, {name: w, datatype: BYTES, shape: []}]}
 """
-    )
+
+
+def test_what_is_said_arrives() -> None:
+    graph = compiled(EVERYTHING)
     data = graph.data
     assert data.frontend == FrontendSpec(
         3, 5, 90.0, 7, 10**9, 1 << 20, 0, 8192, hide_model_errors=True, deadline_s=0.25
     )
-    assert (data.mode, data.managers) == (Mode.NONE, 1)
+    assert (data.mode, data.managers) == (Mode.REMUS, 1)
     assert data.recovery == RecoverySpec(1.0, 3, when_lost=WhenLost.RESTART, suspects=Suspects.RUN)
     assert [op.name for op in data.operators] == ["a", "b"], "topological, not as in the file"
     a, b = data.operators
@@ -102,8 +103,7 @@ def test_what_is_said_arrives() -> None:
         Edge(FRONTEND, "b", (Input("y", "target", True),)),
     )
     assert [edge.required for edge in b.in_edges] == [True, False]
-    assert (b.window, b.hot_standbys, b.successors) == (8, 2, (FRONTEND,))
-    assert b.backups == 0, "bare metal keeps no copies"
+    assert (b.backups, b.window, b.hot_standbys, b.successors) == (2, 8, 2, (FRONTEND,))
     assert not b.delta
     assert a.delta
     assert b.checkpoint == Checkpoint(60.0, 2, "/var/c")
@@ -113,6 +113,12 @@ def test_what_is_said_arrives() -> None:
     assert b.pod_template == '{"spec":{"nodeName":"n"}}'
     assert b.outputs == (TensorSpec("z", "FP64", (2,), finite=True),)
     assert data.outputs[0].sources == (("b", "z"), ("a", "z"))
+
+
+def test_bare_metal_keeps_no_copies_and_stores_no_state() -> None:
+    b = compiled(EVERYTHING.replace("mode: Remus", "mode: None")).data.operators[1]
+    assert (b.backups, b.checkpoint) == (0, None)
+    assert (b.stateful, b.hot_standbys) == (True, 2)
 
 
 LANES = """
