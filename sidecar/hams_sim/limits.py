@@ -70,7 +70,8 @@ others, which get them from many, a little later."""
 
 silence_breaks_s = 5.0
 """A kernel gives up a connection over which nothing passes after this long, as
-`hams_wire.limits.user_timeout_s` has it: long after an end that hears nothing has told the managers."""
+`hams_wire.peers.connection.user_timeout_s` has it: long after an end that hears nothing has told the
+managers."""
 
 refused_again_s = 0.1
 """A shell that tries to reach a dead peer reports at most this often that nobody listens there."""
@@ -165,7 +166,7 @@ successor's topology and its keeper are committed, and what was announced of sus
 
 bridged_s = 1.5
 """Two instances that cannot reach each other break their connection off
-(`hams_wire.limits.network_silence_s`); the owner drops its backup after `suspectAfter`; the rest are the
+(`hams_wire.shell.network_silence_s`); the owner drops its backup after `suspectAfter`; the rest are the
 proposal and requests that had to wait in a row."""
 
 hurried_guards_share = 0.5
