@@ -65,7 +65,7 @@ def constant(holder: Any) -> Any:
     """Declare that `holder`, part of what `initialize` returns, never changes afterwards: weights, say.
 
     It is part of version 0 and of every whole copy, and captures do not compare it, but for one in
-    `limits.CONSTANT_AGAIN`: a difference ends the process, naming the leaf. What this saves is the
+    `state.CONSTANT_AGAIN`: a difference ends the process, naming the leaf. What this saves is the
     comparison alone; what does not change is never copied or sent anyhow.
     """
     return Constant(holder)
