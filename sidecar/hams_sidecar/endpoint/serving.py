@@ -74,7 +74,7 @@ class Serving:
         self.held_bytes = 0
         """Bytes of requests that have arrived and are not yet answered; bounded by `held_bytes_max`."""
         self.head_bytes = 0
-        """Bytes of heads that came in pieces and are not complete; bounded by `connection.heads_bytes_max`."""
+        """Bytes of heads that came in pieces and are not complete; bounded by `heads_bytes_max`."""
         self.announced_bytes = 0
         """Bytes of bodies that have room in place and have not arrived."""
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
