@@ -36,6 +36,9 @@ ready_after_s = 5.0
 settle_s = 0.6
 """A converged graph runs on this long before its states are compared: notices are on their way."""
 
+settle_step_s = 0.1
+"""Whether a graph has converged is looked at this often."""
+
 joins_s = instance_up_s + etcd_timeout_s + 2 * core.propose_retry_s + core.resend_after_s + settle_s
 """A fresh instance is up, named and in sync within this long, where the death of the one before is known at
 once. A joiner that has to ask a second time, `copy_ask_after_s` later, takes longer."""

@@ -118,7 +118,7 @@ class LossJudge:
             if held not in old.members or member.instance in world.etcd.topology.revoked:
                 continue
             since = max(world.etcd.registered_at[member.instance], node.sound_since)
-            if slow:
+            if slow:  # else `registered_known_s` is enough for every manager
                 since = max(since, world.etcd.told_at(manager, member.instance))
             if node.sound and not node.etcd_cut and world.now - since > limits.registered_known_s:
                 raise Broken(

@@ -483,8 +483,8 @@ def _settle(world: World, plan: Plan, scene: Scenario) -> None:
     awaited_s = 0.0
     while world.now < since + limits.settle_s:
         if world.lives.awaited:
-            awaited_s = min(awaited_s + 0.1, limits.replacements_max * world.replaced_s)
-        world.run(world.now + 0.1)
+            awaited_s = min(awaited_s + limits.settle_step_s, limits.replacements_max * world.replaced_s)
+        world.run(world.now + limits.settle_step_s)
         if scene.answers_s is not None:
             answered(world, scene.answers_s)
         if not converged(world):
