@@ -275,10 +275,11 @@ class HealthService:
             last: bytes | None = None
             while True:
                 changed.clear()
+                over = self._over  # Read before the state: what changes while a message leaves is told, too.
                 state = self._state(service).SerializeToString()
                 if state != last and (unread := await call.send(state)) is not None:
                     return unread
-                if self._over:
+                if over:
                     return None
                 last = state
                 await changed.wait()

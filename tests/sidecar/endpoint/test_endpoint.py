@@ -13,6 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 
 from hams_sidecar.endpoint import Address, Endpoint, StartFailed, connection
+from hams_sidecar.endpoint.grpc_calls import GrpcCall
+from hams_sidecar.endpoint.grpc_service import HealthService
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
 from hams_sidecar.metrics import Metrics
 
@@ -186,6 +188,32 @@ async def test_who_watches_health_does_not_hold_up_a_drain(serve) -> None:
         await running.endpoint.drain(propagation_s=0, drain_s=3600)
         assert (await last).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await watched.read() is grpc.aio.EOF
+
+
+async def test_a_drain_that_overtakes_the_first_state_is_told_to_its_watcher(serve, monkeypatch) -> None:
+    left = asyncio.Event()
+    send, leave = GrpcCall.send, HealthService.leave
+
+    async def sent_once_the_drain_is_over(call: GrpcCall, content: bytes) -> object:
+        unread = await send(call, content)
+        await left.wait()
+        return unread
+
+    def told(health: HealthService) -> None:
+        leave(health)
+        left.set()
+
+    monkeypatch.setattr(GrpcCall, "send", sent_once_the_drain_is_over)
+    monkeypatch.setattr(HealthService, "leave", told)
+    running = await serve()
+    async with grpc.aio.insecure_channel(running.grpc) as channel:
+        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        states = [(await watched.read()).status]
+        drained = asyncio.create_task(running.endpoint.drain(propagation_s=0, drain_s=3600))
+        while (state := await watched.read()) is not grpc.aio.EOF:
+            states.append(state.status)
+        await drained
+    assert states == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
 
 
 async def test_a_silent_connection_does_not_hold_up_a_drain(serve, monkeypatch) -> None:
