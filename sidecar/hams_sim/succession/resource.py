@@ -134,8 +134,15 @@ class SimResource:
         graph.remove()
 
     def frontends(self) -> list[FrontendProcess]:
-        """Those that clients may ask: the Service's addresses, of both shapes for a while."""
-        return [item for graph in self.incarnations if not graph.is_removed for item in graph.frontends()]
+        """Those that clients may ask: the Service's addresses, of both shapes for a while. A frontend that starts
+        when its shape is over is none of them: it can never register, so it is never ready."""
+        return [
+            item
+            for graph in self.incarnations
+            if not graph.is_removed
+            for item in graph.frontends()
+            if not graph.is_over or item.name in graph.etcd.members
+        ]
 
     def frontends_of(self, uid: str) -> list[FrontendProcess]:
         """Registered frontends of one incarnation."""
