@@ -134,8 +134,8 @@ class SimResource:
         graph.remove()
 
     def frontends(self) -> list[FrontendProcess]:
-        """Those that clients may ask: the Service's addresses, of both shapes for a while. A frontend that starts
-        when its shape is over is none of them: it can never register, so it is never ready."""
+        """Those that clients may ask: the Service's addresses, of both shapes for a while. A frontend that
+        starts when its shape is over is none of them: it can never register, so it is never ready."""
         return [
             item
             for graph in self.incarnations
