@@ -275,7 +275,7 @@ class HealthService:
             last: bytes | None = None
             while True:
                 changed.clear()
-                over = self._over  # Read before the state: what changes while a message leaves is told, too.
+                over = self._over  # Read before the state, which may change while it is being sent.
                 state = self._state(service).SerializeToString()
                 if state != last and (unread := await call.send(state)) is not None:
                     return unread

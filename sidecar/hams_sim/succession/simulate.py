@@ -287,7 +287,7 @@ def _settle(resource: SimResource) -> None:
     clock = resource.clock
     healed = since = clock.now
     while clock.now < since + limits.settle_s:
-        clock.run(clock.now + 0.1)
+        clock.run(clock.now + limits.settle_step_s)
         for graph in resource.incarnations:
             if graph.events > limits.events_max:
                 raise Broken("I6", f"{graph.events} events in {graph.uid}: a livelock")

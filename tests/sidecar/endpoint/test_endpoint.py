@@ -190,7 +190,7 @@ async def test_who_watches_health_does_not_hold_up_a_drain(serve) -> None:
         assert await watched.read() is grpc.aio.EOF
 
 
-async def test_a_drain_that_overtakes_the_first_state_is_told_to_its_watcher(serve, monkeypatch) -> None:
+async def test_a_watcher_gets_the_last_state_though_the_drain_overtakes_the_first(serve, monkeypatch) -> None:
     left = asyncio.Event()
     send, leave = GrpcCall.send, HealthService.leave
 
@@ -199,12 +199,12 @@ async def test_a_drain_that_overtakes_the_first_state_is_told_to_its_watcher(ser
         await left.wait()
         return unread
 
-    def told(health: HealthService) -> None:
+    def leave_and_set(health: HealthService) -> None:
         leave(health)
         left.set()
 
     monkeypatch.setattr(GrpcCall, "send", sent_once_the_drain_is_over)
-    monkeypatch.setattr(HealthService, "leave", told)
+    monkeypatch.setattr(HealthService, "leave", leave_and_set)
     running = await serve()
     async with grpc.aio.insecure_channel(running.grpc) as channel:
         watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
