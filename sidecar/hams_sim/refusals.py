@@ -43,7 +43,7 @@ class Refusals:
         self._declined: set[tuple[str, RequestId]] = set()
         self._alone: Counter[tuple[str, RequestId]] = Counter()
         self._fed: dict[RequestId, RequestId] = {}
-        self._logged: set[tuple[str | None, str]] = set()
+        self._logged_at: dict[tuple[str | None, str], float] = {}
         self._asked: dict[RequestId, tuple[str | None, str]] = {}
         self._completed: dict[tuple[int, bool], dict[RequestId, None]] = {}
         self._unpromised: dict[tuple[str | None, str], Client] = {}
@@ -170,13 +170,16 @@ class Refusals:
             self._demand(False, client, outcome.message, f"nothing is answered with {outcome.status}")
 
     def _check_unpromised(self, client: "Client", message: str) -> None:
-        """Nothing of it has begun, so no log has it. Its client does not ask again, so none gets it later
-        (`logged`)."""
+        """Nothing of it had begun, so no log had it when its client asked. Its client does not ask again, so
+        none gets it later (`logged`). Only who asks the same besides may have it logged meanwhile."""
         world, call = self._world, client.call
         promised = world.graph.data.frontend.admission is AdmissionPolicy.PROMISE
         self._demand(promised, client, message, "its graph admits everything")
         asked = (call.key, call.digest)
-        self._demand(asked not in self._logged or bool(world.losses.said), client, message, "it is logged")
+        begun = asked in self._logged_at
+        if begun and self._logged_at[asked] > client.sent_at:
+            begun = client.attempts == 1 and not self._is_asked_besides(client)
+        self._demand(not begun or bool(world.losses.said), client, message, "it is logged")
         if client.attempts == 1:
             self._unpromised[asked] = client
 
@@ -204,15 +207,17 @@ class Refusals:
         """A client's request was committed in a log. Raises Broken if that client was told that nothing had
         begun."""
         self._asked.setdefault(request, (key, digest))
-        self._logged.add((key, digest))
+        self._logged_at.setdefault((key, digest), self._world.now)
         refused = self._unpromised.get((key, digest))
-        if refused is None:
-            return
-        others = (other for other in self._world.clients.values() if other is not refused)
-        if not any(other.call.is_same_as(refused.call) for other in others):
+        if refused is not None and not self._is_asked_besides(refused):
             raise Broken(
                 "I2", f"{refused.name} was told that nothing had begun, and then its request was logged"
             )
+
+    def _is_asked_besides(self, client: "Client") -> bool:
+        """Whether another client asks the same."""
+        others = (other for other in self._world.clients.values() if other is not client)
+        return any(other.call.is_same_as(client.call) for other in others)
 
     def _check_unserved(self, client: "Client", message: str) -> None:
         world = self._world

@@ -204,8 +204,10 @@ async def test_a_joiners_last_step_is_looked_at_however_late_it_comes(
         struck + 3.5 + number / 10 for number in range(5)
     ]
     log.answered = list(itertools.pairwise(times))
-    seen = await recovery.effects(log, None, struck)  # type: ignore[arg-type]
+    seen = await recovery.effects(log, None, struck, 2.0)  # type: ignore[arg-type]
     assert seen.gap_s == pytest.approx(0.5), "from 3.0 to 3.5 s after the kill"
+    assert seen.slowest_s == pytest.approx(0.5)
+    assert seen.slowest_alone_s == pytest.approx(0.1), "nobody can have started before 2.0 s"
     assert seen.in_sync_s == pytest.approx(4.0, abs=0.1)
 
 
