@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -30,7 +31,7 @@ from fastapi import FastAPI, Request, Response
 from hams_protocol import graph as g
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.inference import InferenceRequest, Reply
+from hams_sidecar.inference import Done, InferencePort, InferenceRequest, Reply
 from hams_sidecar.metrics import Metrics
 
 SIZES_BYTES = (4096, 1 << 20)
@@ -133,11 +134,15 @@ async def measure_grpc(port: int, size: int, clients: int, seconds: float) -> li
     return took
 
 
-class Nothing:
-    """A graph that gives its input back."""
+class Nothing(InferencePort):
+    """A graph that gives its input back, and has no room for large bodies."""
 
-    async def infer(self, request: InferenceRequest) -> Reply:
-        return Reply(request.tensors)
+    def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
+        done(Reply(request.tensors))
+        return lambda: None
+
+    def room(self, nbytes: int, first: int) -> memoryview | None:
+        return None
 
     def ready(self) -> bool:
         return True

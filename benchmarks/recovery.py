@@ -365,7 +365,8 @@ def print_table(result: Result) -> None:
     rows = rows_of(result)
     steps = ("detect", "decide", "promote", "resend")
     print(
-        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} {'slowest':>8} {'alone':>7} "
+        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} {'slowest':>8} "
+        + f"{'alone':>7} "
         + " ".join(f"{step:>7}" for step in (*steps, "load", "in sync"))
         + f" {'failed':>6} lost or doubled"
     )

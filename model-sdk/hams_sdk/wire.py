@@ -23,7 +23,7 @@ FRAMES = 1
 """Version of the frames themselves, in their headers."""
 _HEADER = struct.Struct("<IBBH")
 _READ_BYTES = 1 << 16
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 
 

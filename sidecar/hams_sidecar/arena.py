@@ -120,9 +120,11 @@ class Buffer:
         self.nbytes = nbytes
 
     def split(self, sizes: Sequence[int]) -> "tuple[Buffer, ...]":
-        """Parts of so many bytes, one after another from its beginning, which outlive it one by one. All but
-        the last begin and end at multiples of 64. Once only."""
+        """Parts of so many bytes, one after another from its beginning, which outlive it one by one; itself,
+        if it is the only one. All but the last begin and end at multiples of 64. Once only."""
         slot = self._slot
+        if len(sizes) == 1 and sizes[0] == self.nbytes and slot.size == round_up(max(self.nbytes, 1)):
+            return (self,)
         if slot.parts:
             raise ValueError("a buffer is split once")
         if sum(sizes) > self.nbytes or any(size % ALIGN or not size for size in sizes[:-1]):

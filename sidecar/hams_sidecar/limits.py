@@ -35,6 +35,9 @@ smaller."""
 chunks_max = 1 << 20
 """Chunks of one state; a larger one travels whole."""
 
+compared_bytes_min = 16 << 10
+"""A smaller state is captured whole, whether it changed or not: to compare it costs more than to copy it."""
+
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""
 

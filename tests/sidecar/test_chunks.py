@@ -226,3 +226,17 @@ def test_a_buffer_is_split_once_and_at_multiples_of_64() -> None:
     assert used == 64 + 128, "what was left of it is free"
     del parts
     assert arena.stats().used == 0
+
+
+def test_a_buffer_that_is_its_only_part_is_not_split() -> None:
+    arena = Arena(1 << 20)
+    buffer = arena.allocate(200)
+    table = ChunkTable.cut(buffer, 3)
+    assert table.chunks == (buffer,)
+    assert table.chunks[0] is buffer
+    assert ChunkTable.cut(buffer, 4).chunks[0] is buffer, "as often as one likes"
+    large = arena.allocate(6400)
+    large.trim(6336)  # the slot stays: what is left of it is too little to be given back
+    assert large.split([6336])[0] is not large
+    del buffer, table, large
+    assert arena.stats().used == 0

@@ -101,7 +101,10 @@ class Images:
             self._send_capture(session, buffer)
 
     def _base_of(self, session: Session) -> Base | None:
-        return session.base if self._delta and session.protocol >= CHUNKED else None
+        """What the next capture is compared with; None: it is to copy the state whole."""
+        base = session.base if self._delta and session.protocol >= CHUNKED else None
+        small = base is not None and base.table.nbytes < sidecar_limits.compared_bytes_min
+        return None if small else base
 
     def _send_capture(self, session: Session, buffer: Buffer) -> None:
         assert session.capture is not None

@@ -44,6 +44,22 @@ async def test_a_version_shares_with_the_one_before_what_did_not_change(hosts: A
     assert (numbers.captures, numbers.copied_nbytes < numbers.state_nbytes) == (2, True)
 
 
+async def test_a_small_state_is_captured_whole_uncompared_and_loads_back(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    first = await host.capture(1)
+    assert first.nbytes < limits.compared_bytes_min
+    same = await host.capture(2)
+    assert same.fresh_nbytes == same.nbytes, "though nothing changed"
+    assert same.born_after(1) is None, "it travels whole"
+    assert host.link.stats().captured.compared_nbytes == 0
+    await host.run(host.x((1, 1)))
+    changed = await host.capture(3)
+    assert image_of(changed) != image_of(same) == image_of(first)
+    await host.load(same)
+    assert image_of(await host.capture(4)) == image_of(first)
+
+
 async def test_captures_of_chunks_are_those_of_whole_images(hosts: Any) -> None:
     ours, other = await hosts(stateful=True), await hosts(stateful=True)
     await ours.ready("Table")
