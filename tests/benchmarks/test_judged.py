@@ -142,6 +142,7 @@ def test_recovery_exits_by_its_verdict(
         "failed": failed,
         **gaps,
         **split,
+        "slowest_open_max_ms": 1.0,
         "slowest_max_ms": 1.0,
         "in_sync_median_ms": 900.0,
         "gaps_ms": [1.0],
@@ -200,14 +201,16 @@ async def test_a_joiners_last_step_is_looked_at_however_late_it_comes(
     monkeypatch.setattr(recovery, "redundant", at_once)
     monkeypatch.setattr(Log, "more", at_once)
     log, struck = Log(), asyncio.get_running_loop().time() - 4.0
-    times = [struck + number / 10 for number in range(1, 31)] + [
-        struck + 3.5 + number / 10 for number in range(5)
-    ]
+    times = (
+        [struck - 0.2]
+        + [struck + number / 10 for number in range(1, 31)]
+        + [struck + 3.5 + number / 10 for number in range(5)]
+    )
     log.answered = list(itertools.pairwise(times))
-    seen = await recovery.effects(log, None, struck, 2.0)  # type: ignore[arg-type]
+    seen = await recovery.effects(log, None, struck)  # type: ignore[arg-type]
     assert seen.gap_s == pytest.approx(0.5), "from 3.0 to 3.5 s after the kill"
     assert seen.slowest_s == pytest.approx(0.5)
-    assert seen.slowest_alone_s == pytest.approx(0.1), "nobody can have started before 2.0 s"
+    assert seen.slowest_open_s == pytest.approx(0.3), "what was asked 0.2 s before"
     assert seen.in_sync_s == pytest.approx(4.0, abs=0.1)
 
 
