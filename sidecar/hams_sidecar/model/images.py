@@ -109,12 +109,12 @@ class Images:
     def _send_capture(self, session: Session, buffer: Buffer) -> None:
         assert session.capture is not None
         session.image = buffer
-        session.compared = session.base if self._delta else None
+        base = self._base_of(session)
+        session.compared = session.base if self._delta and session.protocol < CHUNKED else base
         session.tables += 1
         session.capturing = session.tables
         session.continues = not session.loads_sent
         session.loads_alone = session.loads_alone and session.continues
-        base = self._base_of(session)
         body = {
             "version": session.captures[0],
             "space": self._place(buffer),

@@ -194,9 +194,11 @@ async def test_whatever_ran_and_failed_a_load_leaves_what_was_captured(hosts: An
 class OldModel:
     """A model process of contract version 1, byte by byte: it knows nothing of chunks."""
 
-    def __init__(self, socket: Path) -> None:
+    protocol = 1
+
+    def __init__(self, socket: Path, nbytes: int = 3 * CHUNK + 100) -> None:
         self.socket = socket
-        self.state = np.zeros(3 * CHUNK + 100, dtype=np.uint8)
+        self.state = np.zeros(nbytes, dtype=np.uint8)
 
     @staticmethod
     def frame(kind: int, **body: Any) -> bytes:
@@ -211,14 +213,14 @@ class OldModel:
 
     async def serve(self) -> None:
         run, to_run = await asyncio.open_unix_connection(str(self.socket))
-        to_run.write(self.frame(1, protocol=1, channel="run", session=""))
+        to_run.write(self.frame(1, protocol=self.protocol, channel="run", session=""))
         kind, setup = await self.read(run)
         assert kind == 65
         self.region = np.memmap(setup["regions"][-1]["path"], dtype=np.uint8, mode="r+")
         capture, to_capture = await asyncio.open_unix_connection(str(self.socket))
-        to_capture.write(self.frame(1, protocol=1, channel="capture", session=setup["session"]))
+        to_capture.write(self.frame(1, protocol=self.protocol, channel="capture", session=setup["session"]))
         health, to_health = await asyncio.open_unix_connection(str(self.socket))
-        to_health.write(self.frame(1, protocol=1, channel="health", session=setup["session"]))
+        to_health.write(self.frame(1, protocol=self.protocol, channel="health", session=setup["session"]))
         to_run.write(self.frame(2, signature="old", layout=[], estimate_nbytes=len(self.state)))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.captures(capture, to_capture))
@@ -293,7 +295,17 @@ async def test_a_model_of_contract_version_1_is_captured_whole_and_cut_here(tmp_
     ids=repr,
 )
 async def test_chunks_that_cannot_be_the_state_s_end_the_session(tmp_path: Path, changed: Any) -> None:
+    await _ends(tmp_path, changed, 1, 3 * CHUNK + 100)
+
+
+async def test_chunks_of_a_state_that_was_asked_for_whole_end_the_session(tmp_path: Path) -> None:
+    await _ends(tmp_path, [[0, 1]], 2, 100)
+
+
+async def _ends(tmp_path: Path, changed: Any, protocol_of_it: int, nbytes: int) -> None:
     class Liar(OldModel):
+        protocol = protocol_of_it
+
         async def captures(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.reported = changed
             while True:
@@ -305,7 +317,7 @@ async def test_chunks_that_cannot_be_the_state_s_end_the_session(tmp_path: Path,
     events: asyncio.Queue[Any] = asyncio.Queue()
     link = ModelLink(one_operator(stateful=True), "op", arena, arena, events.put_nowait)
     await link.listen(tmp_path / "model.sock")
-    serving = asyncio.create_task(Liar(tmp_path / "model.sock").serve())
+    serving = asyncio.create_task(Liar(tmp_path / "model.sock", nbytes).serve())
     try:
         assert isinstance(await events.get(), ModelReady)
         link.perform(Capture(1))
