@@ -27,6 +27,8 @@ class Log:
     numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """The first number of each tensor of every reply, by the tensor's name."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    open: dict[str, float] = field(default_factory=dict)
+    """When what each client waits for was asked."""
 
     def longest_gap_s(self, begin: float, end: float) -> float:
         """Longest time without a reply within a window, its edges included."""
@@ -43,6 +45,13 @@ class Log:
         target = len(self.answered) + number
         async with asyncio.timeout(within_s):
             while len(self.answered) < target:
+                self.news.clear()
+                await self.news.wait()
+
+    async def all_before(self, moment: float, within_s: float) -> None:
+        """Until whatever was asked before a moment is answered. Raises TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while any(asked < moment for asked in self.open.values()):
                 self.news.clear()
                 await self.news.wait()
 
@@ -75,7 +84,7 @@ async def _client(port: int, graph: str, nbytes: int, name: str, log: Log, stop:
         if stop.is_set():
             break
         request = infer_request(graph, nbytes, key=f"{name}-{n}-{loop.time():.6f}")
-        asked = loop.time()
+        asked = log.open[name] = loop.time()
         while True:
             status, numbers = 0, {}
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -93,6 +102,7 @@ async def _client(port: int, graph: str, nbytes: int, name: str, log: Log, stop:
         for tensor, number in numbers.items():
             log.numbers[tensor].append(number)
         log.answered.append((asked, loop.time()))
+        del log.open[name]
         log.news.set()
     if streams is not None:
         streams[1].transport.abort()

@@ -104,7 +104,7 @@ class Buffer:
 
     @property
     def parts(self) -> "tuple[Buffer, ...]":
-        """What it was split into, and then what was left of it; empty if it was not."""
+        """What it was split into, and then what was left of it; empty if it was not, or is its only part."""
         return self._slot.parts
 
     def trim(self, nbytes: int) -> None:
@@ -121,7 +121,7 @@ class Buffer:
 
     def split(self, sizes: Sequence[int]) -> "tuple[Buffer, ...]":
         """Parts of so many bytes, one after another from its beginning, which outlive it one by one; itself,
-        if it is the only one. All but the last begin and end at multiples of 64. Once only."""
+        if it is the only one. All but the last begin and end at multiples of 64. Into several once only."""
         slot = self._slot
         if len(sizes) == 1 and sizes[0] == self.nbytes and slot.size == round_up(max(self.nbytes, 1)):
             return (self,)

@@ -69,7 +69,7 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
         )
         yield Sample(
             "hams_proxy_changed_bytes_total",
-            "Bytes copied, and sent to each backup, as they had changed.",
+            "Bytes copied, and sent to each backup: what had changed, and states below 16 KiB.",
             captured.copied_nbytes,
         )
         if machine.primary is not None:

@@ -51,7 +51,7 @@ class Call:
 
 
 class Client:
-    """The client of one call."""
+    """The client of one call. `unsettled`: attempts that reached a frontend, and may have begun something."""
 
     __slots__ = (
         "attempt",
@@ -63,6 +63,7 @@ class Client:
         "outcome",
         "payload",
         "sent_at",
+        "unsettled",
         "world",
     )
 
@@ -71,6 +72,7 @@ class Client:
         self.call = call
         self.attempts = 0
         self.attempt = 0
+        self.unsettled = 0
         self.done = False
         self.sent_at = 0.0
         self.began_at = 0.0
@@ -141,6 +143,7 @@ class Client:
         elif node.host_cut & 2:
             self.world.after(0.03, self._reach, attempt, node, event)
         else:
+            self.unsettled += 1
             self.world.feed(node, event)
 
     def _timeout(self, attempt: int) -> None:
@@ -180,9 +183,10 @@ class Client:
             self.world.refusals.check_not_served(self, outcome)
             if outcome.status in (429, 503, 504):
                 self.world.seen(f"client told {outcome.status}")
+                self.unsettled -= outcome.status == 429 or not outcome.begun
                 if outcome.status == 504 and not outcome.begun:
                     self.world.seen("refused by promise")
-                    self._finish("refused" if self.attempts == 1 else "error", None)
+                    self._finish("error" if self.unsettled else "refused", None)
                 elif self.call.key is not None or outcome.status != 504:
                     self._again(max(outcome.retry_after_s, self.call.pause_s))
                 else:

@@ -6,6 +6,7 @@ died while it ran the request alone, how deep its feedback went, whether the key
 time was up.
 """
 
+import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -171,16 +172,17 @@ class Refusals:
 
     def _check_unpromised(self, client: "Client", message: str) -> None:
         """Nothing of it had begun, so no log had it when its client asked. Its client does not ask again, so
-        none gets it later (`logged`). Only who asks the same besides may have it logged meanwhile."""
+        none gets it later (`logged`). Only under a key may another have it logged meanwhile: somebody who
+        asks the same, or an earlier attempt that is still on its way."""
         world, call = self._world, client.call
         promised = world.graph.data.frontend.admission is AdmissionPolicy.PROMISE
         self._demand(promised, client, message, "its graph admits everything")
         asked = (call.key, call.digest)
-        begun = asked in self._logged_at
-        if begun and self._logged_at[asked] > client.sent_at:
-            begun = client.attempts == 1 and not self._is_asked_besides(client)
+        at = self._logged_at.get(asked, math.inf)
+        alone = client.unsettled == 1 and not self._is_asked_besides(client)
+        begun = at <= client.sent_at or (at <= world.now and (alone or call.key is None))
         self._demand(not begun or bool(world.losses.said), client, message, "it is logged")
-        if client.attempts == 1:
+        if client.unsettled == 1:
             self._unpromised[asked] = client
 
     def completed(self, request: RequestId) -> None:

@@ -38,7 +38,8 @@ CHUNKED = 2
 
 @dataclass(slots=True)
 class CaptureCounts:
-    """What all captures came to, in bytes: of the states, compared, and copied because they had changed."""
+    """What all captures came to, in bytes: of the states, compared, and copied (what had changed, and
+    small states)."""
 
     captures: int = 0
     state_nbytes: int = 0

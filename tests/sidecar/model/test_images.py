@@ -60,6 +60,26 @@ async def test_a_small_state_is_captured_whole_uncompared_and_loads_back(hosts: 
     assert image_of(await host.capture(4)) == image_of(first)
 
 
+async def test_a_state_that_grows_and_shrinks_over_the_bound_is_captured_and_loaded_as_it_is(
+    hosts: Any,
+) -> None:
+    host = await hosts(stateful=True, states_nbytes=16 << 20)
+    states = [(await host.ready("Growing")).state]
+    for version, (nbytes, byte) in enumerate([(100, 1), (200_000, 1), (200_000, 1), (100, 2), (100, 2)], 1):
+        await host.run(host.x((nbytes, byte)))
+        states.append(await host.capture(version))
+        assert bytes([byte]) * nbytes in image_of(states[-1])
+    fresh = [state.fresh_nbytes == state.nbytes for state in states[1:]]
+    assert fresh == [True, True, False, True, True], "compared with what is large alone"
+    other = await hosts(stateful=True, states_nbytes=16 << 20)
+    await other.ready("Growing")
+    for token, state in enumerate((states[2], states[1], states[3]), 1):
+        await host.load(state, token=token)
+        assert image_of(await host.capture(10 + token)) == image_of(state)
+        await other.load(image(other.states, image_of(state)), token=token)
+        assert image_of(await other.capture(10 + token)) == image_of(state)
+
+
 async def test_captures_of_chunks_are_those_of_whole_images(hosts: Any) -> None:
     ours, other = await hosts(stateful=True), await hosts(stateful=True)
     await ours.ready("Table")
