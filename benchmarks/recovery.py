@@ -4,9 +4,9 @@ A cell kills the same thing again and again, waiting for full redundancy in betw
 time without any reply, and when it was detected (the topology lists the instance as revoked), decided (the
 next topology is committed), promoted (the new owner executes again) and answered (the first reply after the
 kill). All is looked for until everything is in sync again: a joiner's last step may be the longest wait.
-*slowest* is the longest that a single request waited in any of the kills. *open* is the same of those requests
-alone that were open at a kill or came within 0.1 s: what the failover itself cost. What is asked later may be
-slow for other reasons, such as processes that start.
+*slowest* is the longest that a single request waited in any of the kills. *open* is the same of those
+requests alone that were open at a kill or came within 0.1 s: what the failover itself cost. What is asked
+later may be slow for other reasons, such as processes that start.
 *load*, of large states: how long the new owner wrote the state into its model. *quiet* is the median of the
 longest waits without any kill in the same run; what a kill adds is the gap beyond it. After each cell the
 replies' counts and the history are judged: if anything was lost or doubled, the exit code is 1.

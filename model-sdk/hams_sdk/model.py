@@ -66,8 +66,8 @@ def constant(holder: Any) -> Any:
 
     It is part of version 0 and of every whole copy, and captures do not compare it, but for one in
     `state.CONSTANT_AGAIN`: a difference ends the process, naming the leaf. What this saves is the
-    comparison alone; what does not change is never copied or sent anyhow. A state below 16 KiB is copied whole,
-    with a constant that changed.
+    comparison alone; what does not change is never copied or sent anyhow. A state below 16 KiB is copied
+    whole, with a constant that changed.
     """
     return Constant(holder)
 

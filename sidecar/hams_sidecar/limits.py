@@ -36,8 +36,8 @@ chunks_max = 1 << 20
 """Chunks of one state; a larger one travels whole."""
 
 compared_bytes_min = 16 << 10
-"""A state that was smaller in the capture before is copied whole, whether it changed or not: to compare it costs
-more."""
+"""A state that was smaller in the capture before is copied whole, whether it changed or not: to compare it
+costs more."""
 
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""

@@ -195,4 +195,6 @@ class Upload(RequestResponseCycle):
         self._chunks.clear()
         if self._connection.serving is self._server:
             self._connection.serving = None
+        # It knows this upload: as a cycle the two would keep the request and its reply until a collection.
+        self._server = None
         self._connection.forget(self)

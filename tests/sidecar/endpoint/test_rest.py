@@ -1,6 +1,7 @@
 """The REST side end to end: real sockets, a fake graph."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -104,6 +105,20 @@ async def test_tritonclient_sends_and_gets_every_datatype(serve, binary_in: bool
         assert all(
             "binary_data_size" in output["parameters"] for output in everything.get_response()["outputs"]
         )
+
+
+async def test_what_is_answered_or_refused_is_forgotten_without_a_collection(client, digits) -> None:
+    """A cycle would keep each with its tensors until the next one."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            assert (await client.post(INFER, json=ONE_ROW)).status_code == 200
+            assert (await client.post(INFER, json={})).status_code == 400
+        kept = [item for item in gc.get_objects() if isinstance(item, rest._Exchange)]
+    finally:
+        gc.enable()
+    assert kept == []
 
 
 async def test_binary_tensors_are_views_into_the_body(client, digits) -> None:
