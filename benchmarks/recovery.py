@@ -201,7 +201,7 @@ async def _loop(
         await watcher.close()
     base = percentile(quiet, 0.5)
     gaps, slowest = [item.gap_s for item in after], [item.slowest_s for item in after]
-    open_at = [item.slowest_open_s for item in after]
+    slowest_open = [item.slowest_open_s for item in after]
     answer: dict[str, object] = {
         "cell": cell.name,
         "kills": len(gaps),
@@ -213,11 +213,11 @@ async def _loop(
         "gap_beyond_quiet_median_ms": ms(percentile([gap - base for gap in gaps], 0.5)),
         "slowest_median_ms": ms(percentile(slowest, 0.5)),
         "slowest_max_ms": ms(max(slowest, default=0.0)),
-        "slowest_open_median_ms": ms(percentile(open_at, 0.5)),
-        "slowest_open_max_ms": ms(max(open_at, default=0.0)),
+        "slowest_open_median_ms": ms(percentile(slowest_open, 0.5)),
+        "slowest_open_max_ms": ms(max(slowest_open, default=0.0)),
         "gaps_ms": [ms(gap) for gap in gaps],
         "slowests_ms": [ms(slow) for slow in slowest],
-        "slowests_open_ms": [ms(slow) for slow in open_at],
+        "slowests_open_ms": [ms(slow) for slow in slowest_open],
         "in_sync_median_ms": ms(percentile([item.in_sync_s for item in after], 0.5)),
         "kills_at": [at for at, _ in struck],
     }

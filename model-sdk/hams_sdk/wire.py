@@ -23,6 +23,7 @@ FRAMES = 1
 """Version of the frames themselves, in their headers."""
 _HEADER = struct.Struct("<IBBH")
 _READ_BYTES = 1 << 16
+# Bodies are made here, and none holds itself: to check that takes a sixth of the time of encoding one.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _decode = json.JSONDecoder().decode
 

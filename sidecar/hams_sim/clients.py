@@ -183,7 +183,8 @@ class Client:
             self.world.refusals.check_not_served(self, outcome)
             if outcome.status in (429, 503, 504):
                 self.world.seen(f"client told {outcome.status}")
-                self.unsettled -= outcome.status == 429 or not outcome.begun
+                if outcome.status == 429 or not outcome.begun:
+                    self.unsettled -= 1
                 if outcome.status == 504 and not outcome.begun:
                     self.world.seen("refused by promise")
                     self._finish("error" if self.unsettled else "refused", None)

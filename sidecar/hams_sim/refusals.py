@@ -6,7 +6,6 @@ died while it ran the request alone, how deep its feedback went, whether the key
 time was up.
 """
 
-import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -178,10 +177,10 @@ class Refusals:
         promised = world.graph.data.frontend.admission is AdmissionPolicy.PROMISE
         self._demand(promised, client, message, "its graph admits everything")
         asked = (call.key, call.digest)
-        at = self._logged_at.get(asked, math.inf)
-        alone = client.unsettled == 1 and not self._is_asked_besides(client)
-        begun = at <= client.sent_at or (at <= world.now and (alone or call.key is None))
-        self._demand(not begun or bool(world.losses.said), client, message, "it is logged")
+        logged_at = self._logged_at.get(asked)
+        if logged_at is not None and not world.losses.said:
+            by_another = call.key is not None and (client.unsettled > 1 or self._is_asked_besides(client))
+            self._demand(logged_at > client.sent_at and by_another, client, message, "it is logged")
         if client.unsettled == 1:
             self._unpromised[asked] = client
 

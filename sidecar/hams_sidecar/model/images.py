@@ -111,6 +111,7 @@ class Images:
         assert session.capture is not None
         session.image = buffer
         base = self._base_of(session)
+        # A model that knows no chunks copies the whole state, and it is compared here (`_cut`).
         session.compared = session.base if self._delta and session.protocol < CHUNKED else base
         session.tables += 1
         session.capturing = session.tables

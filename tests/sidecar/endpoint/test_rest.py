@@ -115,10 +115,10 @@ async def test_what_is_answered_or_refused_is_forgotten_without_a_collection(cli
         for _ in range(10):
             assert (await client.post(INFER, json=ONE_ROW)).status_code == 200
             assert (await client.post(INFER, json={})).status_code == 400
-        kept = [item for item in gc.get_objects() if isinstance(item, rest._Exchange)]
+        alive = [item for item in gc.get_objects() if isinstance(item, rest._Exchange)]
     finally:
         gc.enable()
-    assert kept == []
+    assert alive == []
 
 
 async def test_binary_tensors_are_views_into_the_body(client, digits) -> None:
