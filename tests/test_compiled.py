@@ -387,3 +387,30 @@ def test_a_wheel_says_which_glibc_its_machine_code_needs(tmp_path: Path) -> None
     for other in (b"libssl.so.3", b"libc.musl-x86_64.so.1"):
         module.write_bytes(b"\0libc.so.6\0" + other + b"\0GLIBC_2.2.5\0")
         assert machine_code.platform_of(tmp_path) == f"linux_{machine}", "runs only where that library is"
+
+
+def _of_the_tool(expression: str) -> str:
+    """What an expression over the names of tools/compile.py is there."""
+    tools = Path(native.__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", f"from compile import *\nfrom compile import _taken\nprint({expression})"],
+        cwd=tools,
+        env={**os.environ, "PYTHONPATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_flags_that_the_compiler_does_not_take_are_left_out() -> None:
+    assert _of_the_tool("_taken(['false'])") == "()"
+    assert _of_the_tool("_taken(['true']) == FLAGS") == "True"
+
+
+@pytest.mark.parametrize(("module", "is_compiled"), [("json", False), ("numpy.linalg._umath_linalg", True)])
+def test_a_module_that_was_not_compiled_is_no_compilation(module: str, is_compiled: bool) -> None:
+    """A linker may leave out what it does not understand, and end as if all were well."""
+    check = _of_the_tool("CHECK")
+    done = subprocess.run([sys.executable, "-c", check, module], capture_output=True, check=False)
+    assert (done.returncode == 0) is is_compiled, done.stderr

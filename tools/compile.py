@@ -77,7 +77,11 @@ setup(
 )
 """
 """One C file for each module, as many at a time as there are cores. As one file of 160 MB they take the C
-compiler more than twice its time, and one core; what comes out is as fast."""
+compiler more than twice its time, and one core."""
+
+FLAGS = ("-fvisibility=hidden", "-flto=auto")
+"""Functions of other modules are called directly, not by a table in which another library might replace them;
+and what is called across modules may be inlined, as if all were one file. Of them what the compiler takes."""
 
 PTH = Path(sysconfig.get_path("purelib")) / "hams_compiled.pth"
 
@@ -93,6 +97,28 @@ def compiler() -> list[str] | None:
     ):
         return [sys.executable, "-m", "ziglang", "cc"]
     return None
+
+
+def _taken(cc: list[str]) -> tuple[str, ...]:
+    """Those of `FLAGS` with which a library can be made here."""
+    flags: list[str] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        source, library = Path(scratch) / "some.c", Path(scratch) / "some.so"
+        source.write_text("int answer(void) { return 42; }\n")
+        for flag in FLAGS:
+            command = [*cc, *flags, flag, "-fPIC", "-shared", str(source), "-o", str(library)]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                flags.append(flag)
+    return tuple(flags)
+
+
+CHECK = """
+import importlib, sys
+for name in sys.argv[1:]:
+    if importlib.import_module(name).__file__.endswith(".py"):
+        sys.exit(f"{name} was not compiled")
+"""
+"""A linker may leave out what it does not understand, and say nothing."""
 
 
 def _made_by(optimise: str) -> str:
@@ -143,6 +169,34 @@ def parts(with_simulator: bool) -> Iterable[Part]:
         yield Part("simulator", home, needs, ("hams_wire", "hams_sim"), _simulates, str)
 
 
+def _made(work: Path, names: list[str], cc: list[str]) -> bool:
+    """Compile what lies in `work`, and import each module; False if one of both failed, and then it said
+    why."""
+    environment = {
+        **os.environ,
+        "CC": " ".join(cc),
+        "LDSHARED": " ".join([*cc, "-shared"]),
+        "HAMS_PURE": "1",
+        "PYTHONPATH": str(work),
+    }
+    build = ["setup.py", "--quiet", "build_ext", "--inplace", f"--parallel={os.cpu_count() or 1}"]
+    modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names]
+    for command in (build, ["-c", CHECK, *modules]):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+            print(f"compile, with {' '.join(cc)}: {said}", file=sys.stderr)
+            return False
+    return True
+
+
 def build(part: Part, target: Path, cc: list[str], optimise: str) -> bool:
     """Compile a part into `target`; False if it cannot be done, and then it said why."""
     with tempfile.TemporaryDirectory(dir=part.home, prefix="building-") as scratch:
@@ -158,29 +212,7 @@ def build(part: Part, target: Path, cc: list[str], optimise: str) -> bool:
         ]
         (work / "mypy.ini").write_text("[mypy]\n")  # types are judged by `make check`
         (work / "setup.py").write_text(SETUP.format(names=names, optimise=optimise))
-        environment = {
-            **os.environ,
-            "CC": " ".join(cc),
-            "LDSHARED": " ".join([*cc, "-shared"]),
-            "HAMS_PURE": "1",
-        }
-        done = subprocess.run(
-            [
-                sys.executable,
-                "setup.py",
-                "--quiet",
-                "build_ext",
-                "--inplace",
-                f"--parallel={os.cpu_count() or 1}",
-            ],
-            cwd=work,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            print("compile: " + "\n".join((done.stdout + done.stderr).splitlines()[-20:]), file=sys.stderr)
+        if not any(_made(work, names, [*cc, *flags]) for flags in dict.fromkeys((_taken(cc), ()))):
             return False
         for rubbish in {"build", ".mypy_cache", "setup.py", "mypy.ini", *part.needs} - {*part.keeps}:
             path = work / rubbish
