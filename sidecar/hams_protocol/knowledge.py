@@ -15,7 +15,7 @@ from hams_protocol.deps import Dep, Deps
 from hams_protocol.determinants import KnownDeterminants
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
-from hams_protocol.messages import Completion, Consumed, Durable, Token
+from hams_protocol.messages import Completion, Consumed, Durable, SlotQuery, Token
 from hams_protocol.modes import ModePolicy
 from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
@@ -90,6 +90,11 @@ class Knowledge:
         ends.update(replica_set.ends)
         for ended in sorted(ends)[: max(len(ends) - limits.ends_known_max, 0)]:
             del ends[ended]
+
+    def is_behind(self, query: SlotQuery) -> bool:
+        """Whether the slot's epoch is one that the topology here does not have yet."""
+        slots = self.slots_of(query.op)
+        return query.slot >= len(slots) or slots[query.slot].epoch < query.epoch
 
     def owner(self, target: str, request: RequestId) -> tuple[InstanceId | None, int]:
         """The holder of `target`'s tokens of this request, and its epoch; `target` is an operator or one of

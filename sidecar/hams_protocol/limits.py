@@ -49,11 +49,12 @@ completion_sparse_max = 8192
 """Complete requests above the watermark named in one broadcast."""
 
 undecided_messages_max = 4096
-"""Messages held because they name an epoch this instance has not learnt yet; beyond it the oldest are dropped
-and sent again by their owner."""
+"""Messages held because this instance has not learnt yet by what to judge them (`Undecided`); beyond it the
+oldest are dropped, and sent again."""
 
 undecided_bytes_max = 256 << 20
-"""Payload bytes of those messages, or one message if that is larger."""
+"""Payload bytes of those messages, states and logs among them; or one message that is larger, but for states,
+which are not held then."""
 
 ends_retained_max = 4
 """Ended epochs that a topology lists per replica set though every instance has heard of them: the newest."""

@@ -553,7 +553,8 @@ class LogCopy:
 @frozen
 class ClientForward:
     """A request that the sender accepted for a shard of the receiver, as its `counter`-th. `payload` None:
-    only asks how it stands."""
+    only asks how it stands. `epoch`: in which the receiver owns the shard; 0: of a version that does not
+    say."""
 
     shard: int
     counter: int
@@ -564,6 +565,7 @@ class ClientForward:
     payload: Payload | None
     outputs: tuple[str, ...] | None = None
     present: tuple[str, ...] = ()
+    epoch: int = 0
 
 
 @frozen

@@ -108,7 +108,7 @@ class StatelessMachine(Vertex):
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId, queues: Queues = fifo) -> None:
         super().__init__(graph, op, instance, queues)
-        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
+        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.undecided, op)
         self._owned: dict[int, int] = {}
         self._slots = 0
         self._fans_out = len(self.operator.targets) > 1

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hams_protocol.deadlines import Deadlines
 from hams_protocol.messages import Payload, StateRecord
+from hams_protocol.sizes import carried_nbytes
 
 
 class Version:
@@ -26,16 +27,7 @@ class Version:
         self.state = state
         self._difference: StateRecord | None = None
         self._leaving: StateRecord | None = None
-        tokens = [
-            token
-            for unit in record.units
-            for token in (*(sent for _, sent in unit.outputs), *unit.fan_inputs)
-        ]
-        self.carried_nbytes = sum(
-            {
-                id(token.payload): token.payload.nbytes for token in tokens if token.payload is not None
-            }.values()
-        )
+        self.carried_nbytes = carried_nbytes(record.units)
 
     @property
     def number(self) -> int:

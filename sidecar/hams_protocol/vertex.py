@@ -90,13 +90,13 @@ class Vertex(ABC):
             and not graph.operators[edge.source].stateful
             and len(graph.operators[edge.source].targets) > 1
         )
-        self._undecided = Undecided()
         self._acks = OwedAcks(self.ctx, self.knowledge)
         self._values = 0
         self._run_began = self._update_waited_s = 0.0
         self._update_wanted_at = FOREVER
         self._handlers = Handlers()
         self.gossip = Gossip(self.ctx, self.knowledge, self._handlers)
+        self.undecided = Undecided(self.ctx, self.gossip)
         self._listen()
 
     # -- what subclasses say ---------------------------------------------------------------------------------
@@ -241,8 +241,13 @@ class Vertex(ABC):
 
     def judge_undecided(self) -> None:
         """Judge again what could not be judged before."""
-        for sender, deliver in self._undecided.take():
-            self.deliver(sender, deliver, again=True)
+        for sender, message in self.undecided.take():
+            if isinstance(message, Deliver):
+                self.deliver(sender, message, again=True)
+            elif isinstance(message, SlotQuery):
+                self._slot_query(sender, message, again=True)
+            else:
+                self._received(sender, message)
 
     def learn_revision(self, topology: Topology, revision: int) -> None:
         """A topology that came with its etcd revision."""
@@ -273,7 +278,7 @@ class Vertex(ABC):
                 or self.graph.operators[token.source].stateful
                 or not knowledge.slots_of(token.source)
             ):
-                self._hold(sender, message)
+                self.undecided.await_news(sender, message)
                 return
             knowledge.fence(
                 token.source, slot_number(token.request, len(knowledge.slots_of(token.source))), message.epoch
@@ -282,14 +287,14 @@ class Vertex(ABC):
         if status is Status.ORPHAN:
             return
         if status is Status.UNKNOWN:
-            self._hold(sender, message)
+            self.undecided.await_news(sender, message)
             return
         if self.is_fenced(token.deps):
-            self._undecided.hold(sender, message)
+            self.undecided.hold(sender, message)
             return
         if self.sending_epoch(token.request) is None:
             if not again:
-                self._undecided.hold(sender, message)
+                self.undecided.hold(sender, message)
             return
         knowledge.determinants.learn(token.determinants)
         if self.is_consumed(token):
@@ -332,10 +337,6 @@ class Vertex(ABC):
             target == CLOSE and token.lane == unit.id.lane
             for target, token in self.outbox.tokens(unit.id.request)
         )
-
-    def _hold(self, sender: InstanceId, message: Deliver) -> None:
-        self._undecided.hold(sender, message)
-        self.gossip.ask(sender)
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId) -> None:
         epoch = self.knowledge.owner(message.target, message.token.request)[1]
@@ -409,17 +410,19 @@ class Vertex(ABC):
 
     # -- fan-out ---------------------------------------------------------------------------------------------
 
-    def _slot_query(self, sender: InstanceId, query: SlotQuery) -> None:
+    def _slot_query(self, sender: InstanceId, query: SlotQuery, again: bool = False) -> None:
         self.knowledge.fence(query.op, query.slot, query.epoch)
         answer = self.slot_answer(query)
         if answer is not None:
             self.ctx.send(sender, answer)
+        elif not again or self.knowledge.is_behind(query):  # it may be what answers by the next topology
+            self.undecided.await_news(sender, query)
 
     def _determinants_asked(self, sender: InstanceId, ask: AskDeterminants) -> None:
         """From here on nothing is taken of the asker's former self, whose epoch is known to be over."""
         generation = self.knowledge.topology.generation
         if generation < ask.generation:
-            self.gossip.ask(sender)
+            self.undecided.await_news(sender, ask)
         elif not self.operator.stateful or self.sending_epoch(RequestId(0, 0)) is not None:
             items = self.knowledge.determinants.above(ask.op, ask.above)
             self.ctx.send(sender, Determinants(ask.op, ask.epoch, generation, items, self.led()))

@@ -25,6 +25,29 @@ from hams_sim.scene import (
     stateless,
 )
 
+LATE_NEWS_FROM_S = 2.0
+"""By then everybody has heard from everybody."""
+
+
+def late_news(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """An owner dies, or leaves gracefully, and etcd tells most instances late: they hear of it from the first
+    message of its successor, or of somebody who asks that one."""
+    at = LATE_NEWS_FROM_S + rng.uniform(span / 4, span * 3 / 4)
+    late = [
+        Fault(at - 0.1, "slow-watch", f"any:{name}", span_s=0.6, amount=rng.choice((10.0, 30.0)))
+        for name in (*graph.operators, FRONTEND)
+        for _ in range(2)
+    ]
+    name = rng.choice((first(graph), last(graph), FRONTEND))
+    victim = f"primary:{name}"
+    if name != FRONTEND and rng.random() < 0.5:  # what it has acknowledged since is suspect
+        return [*late, Fault(at, "none", victim, trigger="TokenAcks", also=(flushed(0.001, victim),))]
+    return [*late, rng.choice((flushed, kill, _drain))(at, victim)]
+
+
+def _drain(at: float, victim: str) -> Fault:
+    return Fault(at, "drain", victim)
+
 
 def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Values are replaced, since upstream a primary dies; acknowledgements of the old ones come late, the new
@@ -686,6 +709,17 @@ def etcd_long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 LATE: dict[str, Scenario] = {
+    "late-news": Scenario(
+        "what comes of a successor before its topology waits for that, and not until it is sent again",
+        (*CHAINS, "single", "router", "diamond-combine"),
+        late_news,
+        span_s=0.4,
+        calls_from_s=LATE_NEWS_FROM_S,
+        replaced_s=limits.replaced_slowly_s,
+        answers_s=limits.told_late_s,
+        unprotected=WhenUnprotected.CONTINUE,
+        quick=True,
+    ),
     "stale-acks": Scenario("acknowledgements of replaced values", ("relay", "prism"), stale_acks),
     "second-thoughts": Scenario(
         "a second manager decides otherwise", ("pair", "sandwich"), second_thoughts, backups=2

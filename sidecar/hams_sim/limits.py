@@ -167,6 +167,10 @@ answered_after_s = (
 """After one fault no call waits longer than this, however late replacements come: the death is confirmed, the
 successor's topology and its keeper are committed, and what was announced of suspects is acknowledged."""
 
+told_late_s = core.resend_after_s
+"""Where nothing is lost but what was on its way from or to somebody who died, no call waits until something
+is sent again."""
+
 bridged_s = 1.5
 """Two instances that cannot reach each other break their connection off
 (`hams_wire.shell.network_silence_s`); the owner drops its backup after `suspectAfter`; the rest are the

@@ -64,6 +64,10 @@ class Behaviour:
         self.routes = False
         self.unreadable = 0.0
 
+    def hurry(self) -> None:
+        """Nothing takes more than a moment from now on."""
+        self.compute_s = self.update_s = self.capture_s = 0.0005
+
 
 class SimModel:
     """One model process. `life` invalidates what an earlier process was about to say.

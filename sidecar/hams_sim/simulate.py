@@ -291,6 +291,9 @@ def _draw_scene(plan: Plan, scene: Scenario, spec: Spec, rng: Random) -> None:
         _poison(plan, rng, 2)
     if scene.restarts:
         plan.graph = with_restarts(plan.graph, rng.choice((0.02, 0.05)))
+    if scene.quick:
+        for behaviour in plan.behaviours.values():
+            behaviour.hurry()
     if scene.keyless:
         for call in calls:
             call.key, call.digest, call.poison = None, f"d{call.number}", ""

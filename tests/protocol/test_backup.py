@@ -246,10 +246,9 @@ def test_a_backup_does_not_answer_a_slots_new_owner_and_its_answer_as_primary_ho
     for version, token, deps in ((1, seen, ()), (2, other, dep("p", 1, 4))):
         item = record(version, deps)
         rig.get("q-1", replace(item, units=(replace(item.units[0], fan_inputs=(token,)),)))
-    assert not rig.get("s-2", SlotQuery("s", 0, 2))
+    assert not of(rig.get("s-2", SlotQuery("s", 0, 2)), SlotAnswer)
     roles = (rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 1),)), slots)
-    rig.learn(topo(3, *roles, revoked=("q-1",)))
-    (answer,) = of(rig.get("s-2", SlotQuery("s", 0, 2)), SlotAnswer)
+    (answer,) = of(rig.learn(topo(3, *roles, revoked=("q-1",))), SlotAnswer, "s-2")
     assert answer.led == ("q", 2)
     assert [token.value_id for token in answer.tokens] == ["s-1:1"], "what was held is dropped"
 

@@ -11,6 +11,7 @@ import test_copy_parts as copy_parts
 import test_cut_off as cut_off
 import test_deadlines as deadlines
 import test_differences as differences
+import test_early as news
 import test_early_replies as early
 import test_failover as failover
 import test_findings as findings
@@ -34,10 +35,12 @@ import test_receipts as receipts
 import test_recovery as recovery
 import test_replay as replay
 import test_replayed as replayed
+import test_replica as replica
 import test_reply_ages as reply_ages
 import test_stateless as stateless
 import test_stopped_managers as stopped
 import test_succession as succession
+import test_undecided as undecided
 import test_unreadable as unreadable
 import test_vertex as vertex
 import test_who_is_waited_for as waited
@@ -386,6 +389,11 @@ KILLERS: dict[str, Callable[[], None]] = {
     ),
     "stable-is-durable": (
         receipts.test_a_version_is_stable_when_all_have_received_it_and_durable_when_all_that_it_depends_on_is
+    ),
+    "forward-of-any-epoch": news.test_a_forward_of_a_former_epoch_begins_nothing_in_a_later_one,
+    "lost-race-waits": replica.test_what_won_may_be_known_before_the_outcome_is,
+    "news-not-awaited": (
+        undecided.test_a_keeper_takes_a_copy_that_came_before_its_topology_as_soon_as_it_knows_that
     ),
     "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }

@@ -163,6 +163,26 @@ def test_one_proposal_at_a_time_and_a_failed_one_waits_for_news():
     assert proposals.may_propose
 
 
+def test_what_won_may_be_known_before_the_outcome_is():
+    ctx, knowledge = Context(), knowing(1)
+    proposals = Proposals(ctx, knowledge)
+    proposals.propose(Topology(2))
+    knowledge.learn(Topology(2, revoked=("q-9",)), 2)
+    proposals.settled(failed=True)
+    assert proposals.may_propose, "it was made from what is no longer the newest"
+
+
+def test_one_made_without_a_revision_is_made_again_once_that_is_known():
+    ctx, knowledge = Context(), knowing(1)
+    knowledge.learn(Topology(2), -1)
+    proposals = Proposals(ctx, knowledge)
+    proposals.propose(Topology(3))
+    proposals.settled(failed=True)
+    assert not proposals.may_propose
+    knowledge.learn(Topology(2), 7)
+    assert proposals.may_propose
+
+
 def test_a_freeze_that_nobody_ends_is_ended_by_the_next_generation():
     ctx, knowledge = Context(), knowing(1)
     proposals = Proposals(ctx, knowledge)

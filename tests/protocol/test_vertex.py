@@ -167,7 +167,7 @@ def test_what_cannot_be_judged_yet_is_bounded(monkeypatch):
     rig = middle()
     for number in range(limits.undecided_messages_max + 5):
         rig.token("p-2", value("p", R0._replace(n=number), f"p-2:{number}", dep("p", 2, 10)), epoch=2)
-    assert len(rig.machine._undecided) == limits.undecided_messages_max
+    assert len(rig.machine.undecided) == limits.undecided_messages_max
 
 
 def test_what_cannot_be_judged_yet_is_bounded_in_bytes_too_and_the_oldest_comes_again(monkeypatch):
@@ -181,9 +181,9 @@ def test_what_cannot_be_judged_yet_is_bounded_in_bytes_too_and_the_oldest_comes_
 
     for number in range(5):
         send(number)
-    assert len(rig.machine._undecided) == 3
+    assert len(rig.machine.undecided) == 3
     send(5, nbytes=31)
-    assert len(rig.machine._undecided) == 1, "one is always held"
+    assert len(rig.machine.undecided) == 1, "one is always held"
     rig.learn(FAILED)
     assert rig.units == (R0._replace(n=5),)
     rig.done(updated=False)

@@ -196,6 +196,7 @@ class Gateway(Timed):
             event.payload if whole else None,
             event.outputs,
             event.present,
+            0 if waiting.sent_to is None else waiting.sent_to[1],
         )
 
     def _forward(self, counter: int, waiting: Waiting, whole: bool) -> None:

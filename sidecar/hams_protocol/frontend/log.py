@@ -15,6 +15,7 @@ from hams_protocol.frontend.state import NO_META, ShardState
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Admit, DoneEntry, LogCopy, LogEntry, Token
+from hams_protocol.sizes import entry_nbytes, token_nbytes
 
 
 class ShardLog:
@@ -95,7 +96,7 @@ def copy_parts(shard: int, log: ShardLog, copy: int = 0) -> list[LogCopy]:
     nbytes = 0
     for group in groups:
         entries += group
-        nbytes += sum(_nbytes(entry) for entry in group)
+        nbytes += sum(entry_nbytes(entry) for entry in group)
         if nbytes >= limits.copy_part_bytes_max or len(entries) >= limits.copy_part_entries_max:
             parts.append(
                 LogCopy(shard, log.epoch, log.committed, len(parts), False, tuple(entries), copy=copy)
@@ -123,23 +124,7 @@ def copy_parts(shard: int, log: ShardLog, copy: int = 0) -> list[LogCopy]:
 
 def part_nbytes(part: LogCopy) -> int:
     """Payload bytes of one part of a copy."""
-    return sum(_nbytes(entry) for entry in part.entries) + sum(token_nbytes(token) for token in part.fed)
-
-
-def _nbytes(entry: LogEntry) -> int:
-    tokens: list[Token] = []
-    size = 0
-    if isinstance(entry, Admit):
-        size = 0 if entry.payload is None else entry.payload.nbytes
-        tokens = [] if entry.origin is None else [entry.origin]
-    elif not isinstance(entry, DoneEntry):
-        tokens = list(entry.tokens)
-    return size + sum(token_nbytes(token) for token in tokens)
-
-
-def token_nbytes(token: Token) -> int:
-    """Payload bytes of a token."""
-    return 0 if token.payload is None else token.payload.nbytes
+    return sum(entry_nbytes(entry) for entry in part.entries) + sum(token_nbytes(token) for token in part.fed)
 
 
 def log_of(parts: list[LogCopy], spec: FrontendSpec) -> ShardLog:

@@ -73,6 +73,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful.keeper import Keeper
+from hams_protocol.undecided import Undecided
 
 
 class FrontendMachine:
@@ -101,9 +102,10 @@ class FrontendMachine:
         self._owners = self._roles.owners
         self._followers = self._roles.followers
         self._outbox = self._roles.outbox
-        self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast, self._gossip)
+        self._undecided = Undecided(self._ctx, self._gossip)
+        self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast, self._gossip, self._undecided)
         self._gateway = Gateway(self._ctx, self._owners)
-        self.keeper = Keeper(self._ctx, graph, instance, self._ctx.knowledge, self._gossip, FRONTEND)
+        self.keeper = Keeper(self._ctx, graph, instance, self._ctx.knowledge, self._undecided, FRONTEND)
         self._questions = Questions(self._ctx, self._roles, self.keeper)
         self._changes = Changes(self._ctx, self._roles, self.keeper, lambda: len(self._gateway), self._stop)
         self._alarm = Alarm(self._ctx)
@@ -296,10 +298,13 @@ class FrontendMachine:
     def _on_append(self, sender: InstanceId, message: LogAppend) -> None:
         follower = self._followers.get(message.shard)
         known = self.knowledge.set_of(self.graph.shard_names[message.shard]).epoch
-        if message.epoch > known:
-            self._gossip.ask(sender)
-        elif message.epoch < known:
+        if message.epoch < known:
             self._gossip.tell(sender)
+        elif message.epoch > known:
+            if follower is not None or message.shard in self._owners:
+                self._undecided.await_news(sender, message)
+            else:
+                self._gossip.ask(sender)
         elif follower is not None:
             follower.append(sender, message)
 
@@ -318,7 +323,10 @@ class FrontendMachine:
             self._on_keeper(sender, message)
             return
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
-        if owner is None or owner.epoch != message.epoch:
+        known = self.knowledge.set_of(message.op).epoch
+        if message.epoch > known or message.generation > self.knowledge.topology.generation:
+            self._undecided.await_news(sender, message)
+        elif owner is None or message.epoch < known:
             self._gossip.tell(sender)
         elif not owner.frozen.stands:
             owner.replication.copy_asked(sender, message)
@@ -341,8 +349,21 @@ class FrontendMachine:
     # -- forwarded clients -----------------------------------------------------------------------------------
 
     def _on_forward(self, sender: InstanceId, message: ClientForward) -> None:
+        """One for another epoch is none for this owner: who sent it asks the owner of that, and may have its
+        answer."""
         owner = self._owners.get(message.shard)
-        if owner is None or owner.frozen.stands:
+        known = self.knowledge.set_of(self.graph.shard_names[message.shard]).epoch
+        if message.epoch > known:
+            self._undecided.await_news(sender, message)
+            return
+        if 0 < message.epoch < known:
+            self._gossip.tell(sender)
+            return
+        if owner is None:
+            return
+        if owner.frozen.stands:
+            if message.epoch:
+                self._undecided.hold(sender, message)
             return
         held = owner.submit(sender, message)
         if held is not None:
@@ -384,9 +405,20 @@ class FrontendMachine:
         self._waits.clear()
         for owner in self._owners.values():
             owner.purge()
-        self._sinks.judge_again()
+        self._judge_undecided()
         self._outbox.owners_changed()
         self._gateway.topology_changed()
+
+    def _judge_undecided(self) -> None:
+        for sender, message in self._undecided.take():
+            if isinstance(message, Deliver):
+                self._sinks.deliver(sender, message, again=True)
+            elif isinstance(message, SlotQuery):
+                self._on_slot_query(sender, message, again=True)
+            else:
+                handler = self._handlers.find(message)
+                if handler is not None:
+                    handler(sender, message)
 
     def _drain(self) -> None:
         self._ctx.draining = True
@@ -468,13 +500,16 @@ class FrontendMachine:
 
     # -- questions -------------------------------------------------------------------------------------------
 
-    def _on_slot_query(self, sender: InstanceId, message: SlotQuery) -> None:
+    def _on_slot_query(self, sender: InstanceId, message: SlotQuery, again: bool = False) -> None:
         self._questions.slot_query(sender, message)
+        if self._followers and (not again or self.knowledge.is_behind(message)):
+            self._undecided.await_news(sender, message)  # it may own another shard by the next topology
 
     def _on_ask_determinants(self, sender: InstanceId, message: AskDeterminants) -> None:
         if self.knowledge.topology.generation < message.generation:
-            self._gossip.ask(sender)
-        self._questions.determinants(sender, message)
+            self._undecided.await_news(sender, message)
+        else:
+            self._questions.determinants(sender, message)
 
     def _on_probe(self, sender: InstanceId, message: Probe) -> None:
         self._questions.probe(sender, message)

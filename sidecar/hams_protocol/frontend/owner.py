@@ -627,9 +627,11 @@ class ShardOwner(Timed):
     def _done(self, entry: DoneEntry) -> None:
         request = entry.request
         live = self.live.pop(request.n, None)
-        if live is not None and not live.internal:
-            self.open_count -= 1
-            self.open_bytes -= live.nbytes
+        if live is not None:
+            live.root = None  # that may be itself, and a cycle would stay until garbage is collected
+            if not live.internal:
+                self.open_count -= 1
+                self.open_bytes -= live.nbytes
         if live is None or not live.given_up:
             self._ctx.out.append(NoteComplete(request))
         self._ctx.knowledge.completed.add_one(request)

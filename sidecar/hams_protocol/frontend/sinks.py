@@ -28,18 +28,14 @@ class SinkDesk:
         owners: dict[int, ShardOwner],
         broadcast: CompletionBroadcast,
         gossip: Gossip,
+        undecided: Undecided,
     ) -> None:
         self._ctx = ctx
         self._gossip = gossip
         self._owners = owners
         self._broadcast = broadcast
-        self._undecided = Undecided()
+        self._undecided = undecided
         self.acks = OwedAcks(ctx, ctx.knowledge)
-
-    @property
-    def undecided(self) -> int:
-        """Tokens that wait for a topology."""
-        return len(self._undecided)
 
     def deliver(self, sender: InstanceId, message: Deliver, again: bool = False) -> None:
         """Judge one token."""
@@ -68,7 +64,7 @@ class SinkDesk:
         if message.epoch > epoch:
             slots = knowledge.slots_of(token.source)
             if ctx.graph.operators[token.source].stateful or not slots:
-                self._hold(sender, message)
+                self._undecided.await_news(sender, message)
                 return
             knowledge.fence(token.source, slot_number(token.request, len(slots)), message.epoch)
         if token.deps:
@@ -76,7 +72,7 @@ class SinkDesk:
             if status is Status.ORPHAN:
                 return
             if status is Status.UNKNOWN:
-                self._hold(sender, message)
+                self._undecided.await_news(sender, message)
                 return
         knowledge.determinants.learn(token.determinants)
         held = live.tokens[number]
@@ -87,12 +83,3 @@ class SinkDesk:
             held = token
         if ctx.mode.retains:
             self.acks.add(sender, token, message.target, held.value_id, owner.epoch)
-
-    def _hold(self, sender: InstanceId, message: Deliver) -> None:
-        self._undecided.hold(sender, message)
-        self._gossip.ask(sender)
-
-    def judge_again(self) -> None:
-        """A newer topology is known."""
-        for sender, message in self._undecided.take():
-            self.deliver(sender, message, again=True)

@@ -10,7 +10,6 @@ topology without it is known that is newer than the one in which it was called.
 from hams_protocol import limits
 from hams_protocol.context import Context
 from hams_protocol.due import FOREVER, Due, Timed
-from hams_protocol.gossip import Gossip
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
@@ -31,10 +30,12 @@ from hams_protocol.messages import (
 )
 from hams_protocol.modes import ModePolicy
 from hams_protocol.replica.freeze import refusal
+from hams_protocol.sizes import carried_nbytes, payload_nbytes
 from hams_protocol.stateful.backup import Backup
 from hams_protocol.stateful.notices import ask_durable
 from hams_protocol.stateful.receipts import survivors
 from hams_protocol.topology import ReplicaSet
+from hams_protocol.undecided import Undecided
 from hams_protocol.versions import Version, VersionStore
 
 
@@ -104,12 +105,12 @@ class Keeper(Timed):
         graph: Graph,
         instance: InstanceId,
         knowledge: Knowledge,
-        gossip: Gossip,
+        undecided: Undecided,
         own: str,
     ) -> None:
         super().__init__(ctx)
         self._ctx = ctx
-        self._gossip = gossip
+        self._undecided = undecided
         self._graph = graph
         self._instance = instance
         self._knowledge = knowledge
@@ -158,28 +159,32 @@ class Keeper(Timed):
             self._copied(sender, message)
         elif isinstance(message, (StateRecord, AskApplied)):
             held = self.states.get(message.op)
-            if held is not None:
+            if held is None:
+                return
+            if isinstance(message, StateRecord) and message.epoch > self._knowledge.set_of(message.op).epoch:
+                self._undecided.await_news(sender, message)
+            else:
                 held.backup.message(sender, message)
 
     def _copied(self, sender: InstanceId, copy: StateCopy) -> None:
         replica_set = self._knowledge.set_of(copy.op)
+        if copy.op not in self.states and (self._leaving or not self._has_room(copy)):
+            return
         if copy.epoch > replica_set.epoch or copy.generation > self._knowledge.topology.generation:
             # By a topology that its primary had left behind already it would forget what it acknowledges now.
-            self._gossip.ask(sender)
+            self._undecided.await_news(sender, copy)
             return
         if copy.epoch < replica_set.epoch or sender != replica_set.primary or replica_set.in_sync:
             return
         held = self.states.get(copy.op)
         if held is None:
-            if self._leaving or not self._has_room(copy):
-                return
             held = self.states[copy.op] = HeldState(
                 self._ctx, self._graph, copy.op, self._knowledge, replica_set
             )
         held.backup.message(sender, copy)
 
     def _has_room(self, copy: StateCopy) -> bool:
-        nbytes = 0 if copy.state is None else copy.state.nbytes
+        nbytes = payload_nbytes(copy.state) + carried_nbytes(copy.units)
         held = sum(state.nbytes for state in self.states.values())
         return len(self.states) < limits.keeper_sets_max and held + nbytes <= limits.keeper_state_bytes_max
 
@@ -188,7 +193,7 @@ class Keeper(Timed):
         then."""
         replica_set = self._knowledge.set_of(ask.op)
         if ask.epoch > replica_set.epoch:
-            self._gossip.ask(sender)
+            self._undecided.await_news(sender, ask)
             return
         held = self.states.get(ask.op)
         if held is None or held.epoch != ask.epoch or sender != replica_set.primary:

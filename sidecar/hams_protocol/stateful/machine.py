@@ -85,7 +85,7 @@ class StatefulMachine(Vertex):
         queues: Queues = fifo,
     ) -> None:
         super().__init__(graph, op, instance, queues)
-        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.gossip, op)
+        self.keeper = Keeper(self.ctx, graph, instance, self.knowledge, self.undecided, op)
         self.by_receipt = self.mode.by_receipt
         self.former = former
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)
@@ -745,6 +745,10 @@ class StatefulMachine(Vertex):
 
     # -- messages --------------------------------------------------------------------------------------------
 
+    def _is_of_later_epoch(self, record: StateRecord) -> bool:
+        """Than the newest that is known here."""
+        return record.epoch > self.knowledge.set_of(self.operator.name).epoch
+
     def message(self, sender: InstanceId, message: Message) -> None:
         """Managers' questions, and what only a role understands."""
         if isinstance(message, Probe):
@@ -763,6 +767,8 @@ class StatefulMachine(Vertex):
                 self.fetching.acknowledged(sender, message)
             else:
                 self.gossip.ask(sender)
+        elif isinstance(message, StateRecord) and self._is_of_later_epoch(message):
+            self.undecided.await_news(sender, message)
         elif isinstance(message, AskCopy) and self._is_early(sender, message):
             if len(self._early_asks) < limits.early_asks_max:
                 self._early_asks[sender] = message

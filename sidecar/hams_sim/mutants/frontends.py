@@ -334,14 +334,32 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
-    "old-epoch-log-taken": Mutant(
-        "a follower takes entries of an epoch below the one it knows",
+    "forward-of-any-epoch": Mutant(
+        "an owner begins a request that was forwarded to the owner of an epoch before",
         "5",
         (
             Edit(
-                "frontend.machine", "FrontendMachine._on_append", "elif message.epoch < known:", "elif False:"
+                "frontend.machine",
+                "FrontendMachine._on_forward",
+                "if 0 < message.epoch < known:",
+                "if False:",
             ),
         ),
+    ),
+    "lost-race-waits": Mutant(
+        "a proposal that lost is not made again at once, if what won was known before",
+        "6",
+        (Edit("replica.proposals", "Proposals.settled", "self._made_in if failed", "self._known if failed"),),
+    ),
+    "news-not-awaited": Mutant(
+        "what comes before the topology by which it is judged is not held until that is known",
+        "6",
+        (Edit("undecided", "Undecided.await_news", "self.hold(sender, message)", "pass"),),
+    ),
+    "old-epoch-log-taken": Mutant(
+        "a follower takes entries of an epoch below the one it knows",
+        "5",
+        (Edit("frontend.machine", "FrontendMachine._on_append", "if message.epoch < known:", "if False:"),),
     ),
     "out-of-reach-is-over": Mutant(
         "a frontend that lost its lease and its connection counts as ended, though it may come back",

@@ -137,6 +137,9 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "no-fence": ("F6",),
     "no-slot-query": ("F9",),
     "no-window": ("F22",),
+    "forward-of-any-epoch": ("late-news",),
+    "lost-race-waits": ("late-news",),
+    "news-not-awaited": ("late-news",),
     "old-epoch-log-taken": ("late-log",),
     "old-freeze-accepted": ("late-freeze",),
     "outbox-keeps-orphan": ("F1",),
@@ -303,6 +306,10 @@ NOT_CAUGHT: dict[str, str] = {
     "begins-at-another-cut": RARE,
     "dead-counts-as-unheard": "a transcript kills it; it only makes a failover slower",
     "doubt-renewed": "a transcript kills it; it only makes a failover slower",
+    "forward-of-any-epoch": (
+        "a transcript kills it; a refusal, a handover and a failover must follow on each other"
+    ),
+    "lost-race-waits": "a transcript kills it; it only makes a failover slower",
     "feedback-outlives-origin": (
         "a transcript kills it (tests/protocol/test_mutants_killed.py); of histories one in some twenty "
         "thousand did"
