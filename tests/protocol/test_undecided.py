@@ -204,23 +204,27 @@ def test_a_slots_new_owner_is_answered_by_the_topology_that_it_knew_and_not_by_o
     assert [answer.led for answer in of(rig.all, SlotAnswer, "s-2")] == [("q", 2)]
 
 
-def test_a_slots_new_owner_is_answered_by_who_leads_later_than_the_slot_moved():
+MOVED = table("s", ("s-2", 2))
+
+
+def asked_after_the_slot_moved():
+    """q-2, a backup, has been asked by the slot's new owner, of which it knows."""
     rig, _ = b.joiner()
     rig.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
-    moved = table("s", ("s-2", 2))
-    rig.learn(topo(2, rset("p", "p-1"), rset("q", "q-1", "q-2"), moved))
+    rig.learn(topo(2, rset("p", "p-1"), rset("q", "q-1", "q-2"), MOVED))
     rig.get("s-2", SlotQuery("s", 0, 2))
-    rig.learn(topo(3, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),)), moved, revoked=("q-1",)))
+    return rig
+
+
+def test_a_slots_new_owner_is_answered_by_who_leads_later_than_the_slot_moved():
+    rig = asked_after_the_slot_moved()
+    rig.learn(topo(3, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),)), MOVED, revoked=("q-1",)))
     assert [answer.led for answer in of(rig.all, SlotAnswer, "s-2")] == [("q", 2)]
 
 
 def test_a_question_of_a_slots_owner_that_nothing_newer_answers_is_dropped():
-    rig, _ = b.joiner()
-    rig.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
-    moved = table("s", ("s-2", 2))
-    rig.learn(topo(2, rset("p", "p-1"), rset("q", "q-1", "q-2"), moved))
-    rig.get("s-2", SlotQuery("s", 0, 2))
-    rig.learn(topo(3, rset("p", "p-1"), rset("q", "q-1", "q-2"), moved))
+    rig = asked_after_the_slot_moved()
+    rig.learn(topo(3, rset("p", "p-1"), rset("q", "q-1", "q-2"), MOVED))
     assert not len(rig.machine.undecided)
 
 
