@@ -26,7 +26,7 @@ from hams_sim.scene import (
 )
 
 LATE_NEWS_FROM_S = 2.0
-"""By then everybody has heard from everybody."""
+"""By then every connection has been used, so who is at its ends notices when it breaks."""
 
 
 def late_news(rng: Random, graph: Graph, span: float) -> list[Fault]:

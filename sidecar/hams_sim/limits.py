@@ -167,6 +167,9 @@ answered_after_s = (
 """After one fault no call waits longer than this, however late replacements come: the death is confirmed, the
 successor's topology and its keeper are committed, and what was announced of suspects is acknowledged."""
 
+quick_s = 0.0005
+"""A stage of a model that takes no more than a moment."""
+
 told_late_s = core.resend_after_s
 """Where nothing is lost but what was on its way from or to somebody who died, no call waits until something
 is sent again."""

@@ -25,6 +25,7 @@ from hams_protocol.events import (
 from hams_protocol.graph import FEEDBACK, Operator
 from hams_protocol.ids import UnitId
 from hams_protocol.modes import ModePolicy
+from hams_sim import limits
 from hams_sim.errors import Broken
 from hams_sim.payload import SimPayload, SimState
 
@@ -66,7 +67,7 @@ class Behaviour:
 
     def hurry(self) -> None:
         """Nothing takes more than a moment from now on."""
-        self.compute_s = self.update_s = self.capture_s = 0.0005
+        self.compute_s = self.update_s = self.capture_s = limits.quick_s
 
 
 class SimModel:

@@ -25,9 +25,8 @@ class Scenario:
     has a key. `calls`: so many requests, after which no machine holds more than after a few; frontends keep
     `replies_kept` replies. `replaced_s`: who dies is replaced only after so long. `answers_s`: no call waits
     longer than this for its answer, counted from its beginning or from the last fault before it was answered.
-    `reads_s`: reading a checkpoint takes so long. `quick`: no model
-    takes more than a moment for anything. `poisoned`: so many calls kill the model of a stateful
-    operator, and the proxy with it.
+    `reads_s`: reading a checkpoint takes so long. `quick`: no model takes more than a moment for anything.
+    `poisoned`: so many calls kill the model of a stateful operator, and the proxy with it.
     """
 
     title: str

@@ -1,5 +1,5 @@
 """What comes before the topology by which it is judged waits for that, and not until it is sent again
-(section 6)."""
+(section 1)."""
 
 from dataclasses import replace
 

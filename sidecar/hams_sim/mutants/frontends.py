@@ -353,7 +353,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "news-not-awaited": Mutant(
         "what comes before the topology by which it is judged is not held until that is known",
-        "6",
+        "1",
         (Edit("undecided", "Undecided.await_news", "self.hold(sender, message)", "pass"),),
     ),
     "old-epoch-log-taken": Mutant(
