@@ -117,7 +117,7 @@ async def with_progress(
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[summary]}"),
         TimeElapsedColumn(),
         console=terminal,
         transient=True,

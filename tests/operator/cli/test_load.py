@@ -1,12 +1,19 @@
 """`hams load`: what it says of the traffic, and how it reads a duration."""
 
+import asyncio
+import io
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hams_graph import load
 from hams_load.traffic import TrafficTally
-from hams_operator.cli.load import as_json, as_text, check_deadline
+from hams_operator.cli import load as load_command
+from hams_operator.cli.load import as_json, as_text, check_deadline, with_progress
 from hams_operator.cli.output import CommandError, seconds
 
 
@@ -46,3 +53,29 @@ def test_a_deadline_that_the_graph_would_refuse_is_refused_before_anything_is_se
     for given in (0.0, -1.0, 30_001.0, float("nan")):
         with pytest.raises(CommandError, match=r"--deadline-ms: expected 1 to 30000 .*requestTimeout.*found"):
             check_deadline(given, graph)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_in_a_terminal_the_traffic_so_far_is_shown_and_anywhere_else_it_is_not(
+    shown: bool, monkeypatch: pytest.MonkeyPatch
+):
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(load_command, "console", lambda **_: terminal)
+    tally = TrafficTally(sent=3, ok=2, attempts=3, latencies_s=[0.01, 0.02])
+    tally.failed["400: bad"] += 1
+
+    async def told(what: Callable[[], Any]) -> None:
+        while what() and "2/3" not in screen.getvalue():
+            terminal.file.flush()
+            await asyncio.sleep(0)
+
+    async def run() -> TrafficTally:
+        async with asyncio.timeout(30):
+            await told(lambda: shown)
+        return tally
+
+    ran = asyncio.run(with_progress(SimpleNamespace(tally=tally, run=run), 3, "load", shown=shown))
+    assert ran is tally
+    assert ("2/3" in screen.getvalue()) is shown
+    assert ("1 failed" in screen.getvalue()) is shown
