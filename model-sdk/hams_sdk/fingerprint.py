@@ -18,31 +18,38 @@ DEPTH_MAX = 10
 LEAVES_MAX = 20_000
 GRADIENT = " (gradient)"
 """Ends the path of a gradient that is not zero."""
+GENERATOR = "the global generator"
+"""Begins the path of a global random number generator."""
 
 
 def fingerprint(value: Any) -> dict[str, str]:
     """Path -> digest of everything below `value.__dict__`, and of the global random number generators."""
     digests: dict[str, str] = {}
     for path, data in _walk("self", value, 0, set()):
-        digests[path] = hashlib.sha256(data).hexdigest()[:16]
+        digests[path] = _digest(data)
         if len(digests) == LEAVES_MAX:
             break
-    digests["the global generator of random"] = hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[
-        :16
-    ]
-    digests["the global generator of numpy.random"] = hashlib.sha256(
-        repr(np.random.get_state()).encode()
-    ).hexdigest()[:16]
+    digests[f"{GENERATOR} of random"] = _digest(repr(random.getstate()).encode())
+    digests[f"{GENERATOR} of numpy.random"] = _digest(repr(np.random.get_state()).encode())
     torch = torch_module()
     if torch is not None:
-        digests["the global generator of torch"] = hashlib.sha256(
-            torch.get_rng_state().numpy().tobytes()
-        ).hexdigest()[:16]
+        digests[f"{GENERATOR} of torch"] = _digest(torch.get_rng_state().numpy().tobytes())
         for device, state in enumerate(cuda.generator_states()):
-            digests[f"the global generator of torch on GPU {device}"] = hashlib.sha256(
-                state.numpy().tobytes()
-            ).hexdigest()[:16]
+            digests[f"{GENERATOR} of torch on GPU {device}"] = _digest(state.numpy().tobytes())
     return digests
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of `random`, NumPy and, if it is loaded, torch on every device."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch = torch_module()
+    if torch is not None:
+        torch.manual_seed(seed)
 
 
 def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, bytes]]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,20 @@ class LeavesRows(Good):
             self.total[:] = total
         self.rows.clear()
         return {"y": batch["x"] + total}
+
+
+class LeavesRowsByChance(LeavesRows):
+    """The same with dropout."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": super().run(batch, update)["y"] + np.float32(random.random())}
+
+
+class Clock(Good):
+    """Tells a time, which no seed makes alike."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": super().run(batch, update)["y"] + np.float32(time.perf_counter_ns() % 65536)}
 
 
 class ZeroesAfterwards(Torch):

@@ -282,6 +282,21 @@ def test_a_model_that_is_not_deterministic_is_told_from_one_that_forgets(run: Ru
     status, report = run("Chance")
     assert "note  the model is not deterministic (the global generator of random is used)" in report
     assert "captured again, every byte is the same" in report
+    assert "a batch that raises leaves nothing behind" in report
+    assert status == 0
+
+
+def test_what_a_model_that_draws_leaves_behind_when_it_raises_is_found_too(run: Run) -> None:
+    status, report = run("LeavesRowsByChance")
+    assert "note  the model is not deterministic (the global generator of random is used)" in report
+    assert "the next outputs are others than without it; it left behind: self.rows" in report
+    assert status == 1
+
+
+def test_a_model_that_no_seed_makes_repeatable_is_not_said_to_leave_nothing_behind(run: Run) -> None:
+    status, report = run("Clock")
+    assert "note  whether a batch that raises leaves something behind is not known" in report
+    assert "leaves nothing behind" not in report
     assert status == 0
 
 
