@@ -41,10 +41,28 @@ log = logging.getLogger("hams.controller")
 
 def _answer(body: bytes, settings: Settings) -> Json:
     """Raises ValueError for what is no AdmissionReview."""
-    question = msgspec.json.decode(body)
-    if not isinstance(question, dict):
-        raise ValueError("not an object")
+    question = _object(msgspec.json.decode(body), "the question")
+    request = _object(question.get("request"), "request")
+    for name in ("object", "oldObject"):
+        item = _object(request.get(name), f"request.{name}")
+        metadata = _object(item.get("metadata"), f"request.{name}.metadata")
+        _object(metadata.get("annotations"), f"request.{name}.metadata.annotations")
+        status = _object(item.get("status"), f"request.{name}.status")
+        conditions = status.get("conditions") or []
+        if not isinstance(conditions, list):
+            raise ValueError(f"request.{name}.status.conditions is no list")
+        if not all(isinstance(condition, dict) for condition in conditions):
+            raise ValueError(f"request.{name}.status.conditions holds what is no object")
     return review(question, settings)
+
+
+def _object(value: object, where: str) -> Json:
+    """A JSON object; what is missing or null counts as an empty one. Raises ValueError for anything else."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is no object")
+    return value
 
 
 def review(question: Json, settings: Settings) -> Json:

@@ -1,10 +1,12 @@
 """The webhook says what `hams validate` says."""
 
 import asyncio
+import copy
 import datetime
 import json
 import ssl
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -118,6 +120,42 @@ def test_what_is_no_review_is_not_taken_for_one() -> None:
         with pytest.raises(ValueError):
             _answer(body, SETTINGS)
     assert _answer(json.dumps(question(PAIR)).encode(), SETTINGS)["response"]["allowed"] is True
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The way to each value in a JSON document."""
+    yield path
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, item in children:
+        yield from places(item, (*path, name))
+
+
+def put(value: Any, path: tuple[str | int, ...], other: Any) -> Any:
+    """The document with another value at that place."""
+    if not path:
+        return other
+    changed = copy.copy(value)
+    changed[path[0]] = put(value[path[0]], path[1:], other)
+    return changed
+
+
+@pytest.mark.parametrize("other", [None, True, 5, "x", [], [1], {}, {"x": 1}], ids=json.dumps)
+def test_a_question_that_is_wrong_at_any_place_is_answered_or_refused_and_raises_nothing_else(
+    other: Any,
+) -> None:
+    asked = question(with_change("name: count", "name: counter", with_change("count.y", "counter.y")), PAIR)
+    asked["request"]["oldObject"]["status"] = {"conditions": [{"type": "Ready", "reason": "x"}]}
+    asked["request"]["oldObject"]["metadata"]["annotations"] = {"x": "y"}
+    refused = 0
+    for path in places(asked):
+        try:
+            response = _answer(json.dumps(put(asked, path, other)).encode(), SETTINGS)["response"]
+            assert response["allowed"] in (True, False)
+        except ValueError:
+            refused += 1
+    assert bool(refused) is (other is not None and not isinstance(other, dict))
 
 
 NAMES = ("hams-webhook.hams-system.svc", "hams-webhook")
