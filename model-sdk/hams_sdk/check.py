@@ -507,9 +507,7 @@ def _raise_and_undo(
         if result.updated:
             engine.load(memoryview(image))
         left = {
-            path
-            for path in _differing(before, fingerprint(engine.model))
-            if not path.startswith(GENERATOR)
+            path for path in _differing(before, fingerprint(engine.model)) if not path.startswith(GENERATOR)
         }
         tried += 1
         if not _same(clean, _seeded_outputs(engine, after)):

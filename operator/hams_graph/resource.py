@@ -377,7 +377,9 @@ class ModelSection:
     env: tuple[tuple[str, str], ...] = field_of(
         Pairs(_ENV_NAME, Text("text", most=32768)), default=(), about="environment variables to add"
     )
-    warm_up: WarmUp = field_of(Part(WarmUp), default=WarmUp(), about="a run before the model is ready, unless its state is above 256 MiB")
+    warm_up: WarmUp = field_of(
+        Part(WarmUp), default=WarmUp(), about="a run before it is ready, unless its state is above 256 MiB"
+    )
 
 
 @part
