@@ -50,6 +50,8 @@ class Seen:
     failed: list[str] = field(default_factory=list)
     kills: list[float] = field(default_factory=list)
     """Seconds since the trace began."""
+    waited_s: dict[int, float] = field(default_factory=dict)
+    """By request, from when it was due to its answer, whatever that says."""
 
 
 def row_of(cell: Cell, trace: Trace, expected: list[bool], seen: Seen) -> dict[str, Any]:
@@ -92,12 +94,14 @@ def after_kills(cell: Cell, trace: Trace, expected: list[bool], seen: Seen) -> d
         ]
 
     window, under_way = numbers(0.0, AFTER_S), numbers(-cell.slo_s, 0.0)
+    waited_s = [seen.waited_s[number] for number in (*under_way, *window) if number in seen.waited_s]
     rate = _share(window, seen.on_time)
     return {
         "kills": [round(kill, 2) for kill in seen.kills],
         "requests_after_kill": len(window),
         "live_after_kill": rate,
         "virtual_after_kill": _share(window, expected),
+        "slowest_ms": round(1000.0 * max(waited_s), 1) if waited_s else None,
         "requests_under_way": len(under_way),
         "live_under_way": _share(under_way, seen.on_time),
         "virtual_under_way": _share(under_way, expected),
@@ -138,6 +142,10 @@ def print_table(result: Result) -> None:
             print(
                 f"    {when.replace('_', ' ')}: {row[f'requests_{when}']} requests, live "
                 f"{_told(row[f'live_{when}'])}, virtual without a kill {_told(row[f'virtual_{when}'])}"
+            )
+        if row.get("slowest_ms") is not None:
+            print(
+                f"    slowest answer to a request that was open at a kill or came after it: {row['slowest_ms']:g} ms"
             )
         for problem in (*row["failed"][:5], *row["violations"][:5]):
             print(f"    {problem}")

@@ -247,8 +247,9 @@ async def _ask(pool: Pool, cell: Cell, trace: Trace, number: int, due_from: floa
     except NoResponse as error:
         seen.failed.append(f"request {number}: {error}")
         return
+    seen.waited_s[number] = time.monotonic() - due_from
     if response.status == 200:
-        seen.on_time[number] = time.monotonic() - due_from <= cell.slo_s
+        seen.on_time[number] = seen.waited_s[number] <= cell.slo_s
     elif response.status != 504:
         seen.failed.append(f"request {number}: {response.status} {response.body[:200]!r}")
 

@@ -93,13 +93,16 @@ def test_the_requests_after_a_kill_are_counted_apart() -> None:
     arrivals = [float(at) for at in range(20, 40)]
     trace = Trace(arrivals, [0] * 20, [0.0] * 20, [0.1] * 20, [1.0])
     seen = Seen([at not in (25.0, 35.0) for at in arrivals], kills=[24.5, 33.5])
+    seen.waited_s = {4: 0.2, 5: 0.3, 13: 0.4, 0: 9.0, 10: 9.0}
     told = after_kills(cell(), trace, [True] * 20, seen)
+    assert told["slowest_ms"] == 400.0, "neither before the kills nor long after them"
     assert told["requests_after_kill"] == 4  # at 25, 26, 34, 35
     assert (told["live_after_kill"], told["virtual_after_kill"], told["stands"]) == (0.5, 1.0, False)
     assert (told["requests_under_way"], told["live_under_way"]) == (2, 1.0)  # at 24 and 33
     assert told["around"][3:6] == [(-1, 1.0), (0, 0.5), (1, 0.5)]
     none = after_kills(cell(), trace, [True] * 20, Seen([True] * 20))
     assert (none["live_after_kill"], none["stands"], none["requests_after_kill"]) == (None, False, 0)
+    assert none["slowest_ms"] is None
 
 
 def test_a_row_that_was_written_is_shown_and_drawn(
@@ -108,6 +111,7 @@ def test_a_row_that_was_written_is_shown_and_drawn(
     arrivals = [WARM_UP_S + at / 10 for at in range(200)]
     trace = Trace(arrivals, [0] * 200, [0.0] * 200, [0.1] * 200, [1.0])
     seen = Seen([True] * 200, [0.001], ["request 7: 500 b'no'"], [WARM_UP_S + 5.0])
+    seen.waited_s = {60: 0.123}
     row = row_of(cell(kill_s=5.0), trace, [True] * 200, seen)
     row |= {"load_average": [1.0, 2.0], "violations": ["I4: two answers"]}
     result = {"rows": [row], "rho": 0.6, "arrivals": "bursty", "seconds": 20.0}
@@ -115,6 +119,7 @@ def test_a_row_that_was_written_is_shown_and_drawn(
     told = capsys.readouterr().out
     assert "after kill: 20 requests, live 1.000, virtual without a kill 1.000" in told
     assert "request 7: 500" in told
+    assert "slowest answer to a request that was open at a kill or came after it: 123 ms" in told
     assert "I4: two answers" in told
     plot(json.loads(json.dumps(result)), tmp_path / "live.svg")  # as it is read again from its file
     plot(result, tmp_path / "live.svg")
