@@ -101,12 +101,12 @@ bench-ci: .venv/.core ## the short form of `make bench` that CI runs
 	@mkdir -p out
 	$(BIN)/hams bench chain --short --out out/bench-ci.json
 
-.venv-peers: benchmarks/paper/peers/requirements.txt
+.venv-peers/.installed: benchmarks/paper/peers/requirements.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install -q -r benchmarks/paper/peers/requirements.txt
-	@touch .venv-peers
+	@touch $@
 
-bench-peers: .venv/.core .venv-peers ## two services of the paper beside Ray Serve, which it installs into .venv-peers (1 GB)
+bench-peers: .venv/.core .venv-peers/.installed ## two services of the paper beside Ray Serve, which it installs into .venv-peers (1 GB)
 	@mkdir -p out
 	$(BIN)/hams bench paper --part peers --out out/paper.json
 

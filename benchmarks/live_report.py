@@ -144,9 +144,8 @@ def print_table(result: Result) -> None:
                 f"{_told(row[f'live_{when}'])}, virtual without a kill {_told(row[f'virtual_{when}'])}"
             )
         if row.get("slowest_ms") is not None:
-            print(
-                f"    slowest answer to a request that was open at a kill or came after it: {row['slowest_ms']:g} ms"
-            )
+            slowest = f"{row['slowest_ms']:g} ms"
+            print(f"    slowest answer to a request that was open at a kill or came after it: {slowest}")
         for problem in (*row["failed"][:5], *row["violations"][:5]):
             print(f"    {problem}")
 

@@ -12,6 +12,7 @@ and one state's way at that rate, and 2 ms.
 """
 
 import argparse
+import difflib
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ def _modes(text: str) -> tuple[str, ...]:
     modes = tuple(text.split(","))
     for mode in modes:
         if mode not in MODES:
-            raise argparse.ArgumentTypeError(f"expected modes of {', '.join(MODES)}, found {mode!r}")
+            near = difflib.get_close_matches(mode, MODES, 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise argparse.ArgumentTypeError(f"expected modes of {', '.join(MODES)}, found {mode!r}{hint}")
     return modes
 
 

@@ -84,8 +84,9 @@ class Run:
 
     @property
     def eased(self) -> bool:
-        """Whether saturated load gets smaller states."""
-        return not self.bytes_given and cores() < overhead.CORES_FULL
+        """Whether saturated load gets smaller states; those of real networks have one size."""
+        small = cores() < overhead.CORES_FULL
+        return small and not self.bytes_given and self.settings.models != REAL
 
     @property
     def scaled(self) -> Sequence[Service]:
@@ -163,6 +164,9 @@ PARTS: dict[str, Callable[[Run], Measured]] = {
     "peers": _peers,
 }
 ALL = "all"
+REAL = "real"
+EMULATED_ONLY = {"scale": "it varies the size of states", "divergence": "it adds noise to a model's sums"}
+"""Parts that real networks cannot run."""
 PEERS = "peers"
 """Part of all where Ray Serve is installed."""
 
@@ -183,6 +187,8 @@ def takes_s(part: str, run: Run) -> float:
             return estimate.of_kills(run.services, modes, kills, len(run.processes))
         case "correlated":
             return estimate.of_correlated(run.services, modes, kills)
+        case "peers":
+            return estimate.of_peers(sum(item.name in measure.SERVED for item in run.services), run.plan)
         case "divergence":
             return estimate.of_kills([divergence.SERVICE], divergence.runs(modes), kills, 1)
         case _:
@@ -242,12 +248,16 @@ def _each(errors: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:
 
 
 def _parts(options: argparse.Namespace) -> list[str]:
-    """What was asked for; all in their order, Ray Serve only where it is installed."""
+    """What was asked for; all in their order, but for Ray Serve where it is not installed, and what real
+    networks cannot run."""
     if options.part is None:
         return list(SHORT_PARTS) if options.short else ["overhead"]
     if options.part != ALL:
         return [options.part]
-    return [part for part in PARTS if part != PEERS or measure.missing() is None]
+    left_out = {PEERS} if measure.missing() is not None else set()
+    if options.models == REAL:
+        left_out |= EMULATED_ONLY.keys()
+    return [part for part in PARTS if part not in left_out]
 
 
 async def _measured(part: Callable[[Run], Measured], run: Run) -> Rows:
@@ -263,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--loads", type=_several("load", overhead.LOADS), default=overhead.LOADS, help="of part overhead"
     )
-    parser.add_argument("--models", choices=("emulated", "real"), default="emulated")
+    parser.add_argument("--models", choices=("emulated", REAL), default="emulated")
     parser.add_argument("--pace", choices=("paper", "none"), default="paper")
     parser.add_argument("--state", choices=("everything", "cells"), default="everything")
     parser.add_argument(
@@ -306,6 +316,8 @@ def _run(options: argparse.Namespace) -> Run:
     )
     if options.part == "peers" and (said := measure.missing()) is not None:
         raise ValueError(said)
+    if options.models == REAL:
+        _check_real(options)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
     services = [SERVICES[name] for name in names]
     plan = (
@@ -330,6 +342,17 @@ def _run(options: argparse.Namespace) -> Run:
             if (said := too_little_memory(services, mode, run.largest_of(part))) is not None:
                 raise ValueError(said)
     return run
+
+
+def _check_real(options: argparse.Namespace) -> None:
+    """Raises ValueError for what real networks have no setting of."""
+    if options.bytes not in (None, 1.0):
+        raise ValueError(
+            "--bytes: real networks have states of one size; leave it out, or have --models emulated"
+        )
+    for part in _parts(options):
+        if part in EMULATED_ONLY:
+            raise ValueError(f"part {part} needs --models emulated: {EMULATED_ONLY[part]}")
 
 
 def _one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:

@@ -49,6 +49,11 @@ def of_correlated(services: Iterable[Service], modes: Sequence[str], kills: int)
     return len(modes) * cases * (START_S + kills * KILL_S)
 
 
+def of_peers(services: int, plan: Plan) -> float:
+    """Of so many services in two systems: alone, saturated, and killed once."""
+    return services * 2 * (START_S + 2 * plan.pairs * plan.window_s + KILL_S)
+
+
 def kill_s(service: Service, mode: str) -> float:
     """One kill. Where states are run again, one is stored before, and what follows it is run twice."""
     batches = CHECKPOINT_BATCHES + 2 * UNSTORED_BATCHES if replays(mode) else 0

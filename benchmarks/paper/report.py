@@ -75,6 +75,9 @@ MORE = """
 changes.</li>
 <li><code>hams bench paper --part overhead --states whole --loads L1</code>: whole states, one batch under
 way.</li>
+<li><code>hams bench paper --part overhead --modes BufferedOutputs,StopAndCopy --loads L1</code>, the same
+without <code>--loads</code>: the ablations with chunks; <code>--modes LineageStash</code>: what recording
+costs.</li>
 <li><code>hams bench paper --part overhead --services OLV --times light --modes NonStop --loads L1</code>: a
 last operator that hides no delivery.</li>
 <li><code>hams bench paper --part overhead --models real --bytes 1 --modes NonStop</code>, the same with

@@ -21,6 +21,7 @@ import yaml
 
 from hams_graph.resource import Delta, in_flight_max
 from hams_load.inference import InferTensor, tensor
+from hams_operator.local.capacity import memory_available
 from hams_protocol.graph import Mode
 from hams_protocol.modes import ModePolicy
 
@@ -275,16 +276,14 @@ PROCESSES_BYTES = 2 << 30
 """What two graphs take beside states."""
 
 
+SMALLER = (2, 4, 8, 16, 32, 64, 1 << 10)
+"""Parts of states that are offered where there is too little memory."""
+
+
 def memory_needed(service: Service, mode: str, settings: Settings) -> int:
     """Bytes that a graph in this mode takes beside a bare one."""
     state = state_bytes(service, settings)
     return int(PROCESSES_BYTES + state * (1 if mode == BARE else COPIES) + state)
-
-
-def memory_available() -> int:
-    """Bytes that this machine has left."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
 
 
 def too_little_memory(services: list[Service], mode: str, settings: Settings) -> str | None:
@@ -293,14 +292,19 @@ def too_little_memory(services: list[Service], mode: str, settings: Settings) ->
     for service in services:
         needed = memory_needed(service, mode, settings)
         if needed > free:
-            fits = next(
-                part
-                for part in (2, 4, 8, 16, 32, 64, 1 << 10)
-                if memory_needed(service, mode, _smaller(settings, part)) <= free or part == 1 << 10
+            parts = (
+                part for part in SMALLER if memory_needed(service, mode, _smaller(settings, part)) <= free
             )
+            fits = next(parts, None)
             return (
                 f"{service.name} in mode {mode} needs about {needed / 1e9:.1f} GB of memory with these "
-                f"states, and {free / 1e9:.1f} GB are free: --bytes 1/{fits} makes the states smaller"
+                f"states, and {free / 1e9:.1f} GB are free: "
+                + (
+                    f"--bytes 1/{fits} makes the states smaller"
+                    if fits is not None
+                    else f"too little for states of any size, as the processes alone take "
+                    f"{PROCESSES_BYTES / 1e9:.1f} GB"
+                )
             )
     return None
 

@@ -243,6 +243,10 @@ def test_too_little_memory_is_told_with_what_is_needed_and_what_fits(
     assert "OLV in mode NonStop needs about 10.8 GB" in said
     assert "6.0 GB are free: --bytes 1/4 makes the states smaller" in said
     assert services.too_little_memory([SERVICES["OLV"]], "NonStop", Settings(bytes=0.25)) is None
+    monkeypatch.setattr(services, "memory_available", lambda: 10**9)
+    told = services.too_little_memory([SERVICES["OLV"]], "NonStop", Settings())
+    assert told is not None
+    assert "too little for states of any size, as the processes alone take 2.1 GB" in told
 
 
 def test_a_part_with_larger_batches_needs_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +282,9 @@ def test_of_nothing_there_is_no_median(
 def test_who_asks_for_ray_and_has_none_is_told_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "python").touch()  # as a failed installation leaves it
     monkeypatch.setattr(measure, "PYTHON", tmp_path / "python")
+    monkeypatch.setattr(measure, "INSTALLED", tmp_path / ".installed")
     with pytest.raises(SystemExit):
         command.main(["--part", "peers"])
     assert capsys.readouterr().err.endswith(
@@ -493,3 +499,34 @@ def test_the_short_form_measures_and_kills_two_services() -> None:
     run = command._run(options)
     assert ([item.name for item in run.services], run.kills, run.loads) == (["SP", "OLM"], 1, ("L1",))
     assert run.modes_of("recovery") == ("NonStop", "Remus")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--bytes", "1/8"), "--bytes: real networks have states of one size"),
+        (("--part", "scale"), "part scale needs --models emulated: it varies the size of states"),
+        (("--part", "divergence"), "part divergence needs --models emulated: it adds noise"),
+    ],
+)
+def test_what_real_networks_have_no_setting_of_is_refused(
+    arguments: tuple[str, ...], said: str, roomy: None
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        run_of("--models", "real", *arguments)
+
+
+def test_real_networks_run_all_other_parts_with_states_as_they_are(
+    roomy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "cores", lambda: 2.0)
+    assert run_of().eased
+    assert not run_of("--models", "real", "--bytes", "1").eased
+    parts = command._parts(command._parser().parse_args(["--models", "real", "--part", "all"]))
+    assert "recovery" in parts
+    assert not {"scale", "divergence"} & set(parts)
+
+
+def test_a_run_beside_ray_counts_two_systems_of_two_services(roomy: None) -> None:
+    run = run_of("--part", "overhead")
+    assert command.takes_s("peers", run) == 2 * 2 * (25.0 + 2 * 6 * 10.0 + 12.0)

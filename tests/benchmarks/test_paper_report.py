@@ -391,6 +391,7 @@ def test_the_order_of_modes_needs_all_four_and_intervals_apart() -> None:
     assert order(1, 5, 6, 9) == MET
     assert order(1, 5, 6, 1.1) == MISSED
     assert order(1, 10, 6, 9) == MISSED
+    assert order(-3, 5, 6, 9) == MISSED, "slower without HAMS than with it: something else was measured"
     assert order(1, 5, 6) == UNMEASURED
     assert order(1, 5, 6, 9, states="chunks") == UNMEASURED
     assert order(1, 5, 6, 9, windows=4) == TOO_SHORT
@@ -498,6 +499,7 @@ def two_operators(changed: str, delta: str, lost: float, added: float, **more: A
         "delta": delta,
         "seconds": 10.0,
         "throughput_loss_percent": lost,
+        "p50_ms": 40.0,
         "latency_added_ms": added,
         **more,
     }
@@ -506,14 +508,14 @@ def two_operators(changed: str, delta: str, lost: float, added: float, **more: A
 def test_two_operators_of_50_mb_are_judged_where_their_rows_lie_beside_the_page(tmp_path: Path) -> None:
     rows = [
         two_operators("4 KiB", "Auto", 1.5, 3.5),
-        two_operators("all", "Auto", 31.0, 18.0),
+        two_operators("all", "Auto", 33.1, 19.7),
         two_operators("all", "Off", 30.0, 18.5),
     ]
     what = "hams bench overhead, 50 MB of which"
     said = verdicts({TWO_OPERATORS: rows})
     assert said[f"{what} 4 KiB change: throughput lost"] == MET
     assert said[f"{what} 4 KiB change: latency added"] == MISSED
-    assert said[f"{what} all change: throughput lost"] == MISSED, "not worse than whole states"
+    assert said[f"{what} all change: throughput lost"] == MISSED, "33 at most"
     assert said[f"{what} all change: latency added"] == MET
     assert verdicts({TWO_OPERATORS: rows[1:2]})[f"{what} all change: latency added"] == UNMEASURED
     short = [two_operators("4 KiB", "Auto", 1.5, 3.5, seconds=2.0)]

@@ -26,6 +26,8 @@ from benchmarks.report import ms
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+INSTALLED = ROOT / ".venv-peers" / ".installed"
+"""Made by `make bench-peers` once everything is there: an installation that failed leaves a Python, too."""
 SERVED = ("SP", "OLM")
 OPTIMIZED = "RAY_SERVE_THROUGHPUT_OPTIMIZED"
 """Its documented setting for throughput."""
@@ -38,7 +40,7 @@ Kill = Callable[[], Awaitable[None]]
 
 def missing() -> str | None:
     """What to say where Ray is not installed."""
-    if PYTHON.is_file():
+    if INSTALLED.is_file():
         return None
     return "part peers needs Ray Serve, which is not installed: `make bench-peers` installs and runs it"
 

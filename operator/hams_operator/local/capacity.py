@@ -1,5 +1,5 @@
-"""What CPU this machine has for a graph: its cores, the quota of the control groups that we run in, and how
-late a process is that wants to run now.
+"""What CPU and memory this machine has for a graph: its own, the limits of the control groups that we run in,
+and how late a process is that wants to run now.
 
 A graph with far too little of it is slow, and the person who starts it should know why.
 `recovery.suspectAfter` is raised by what is measured here: on a machine where everybody is late by a quarter
@@ -44,24 +44,34 @@ def cores(proc: Path = Path("/proc/self/cgroup"), groups: Path = GROUPS) -> floa
     """Cores that a process started here may use: those it may run on, or less by the CPU quota of a control
     group above it."""
     available = float(len(os.sched_getaffinity(0)))
-    return min([available, *_quotas(proc, groups)])
+    folders = _folders("cpu", proc, groups)
+    return min([available, *(quota for folder in folders for quota in _quota(folder))])
 
 
-def _quotas(proc: Path, groups: Path) -> Iterator[float]:
-    """In cores: of the group of this process and of all above it, cgroup v1 and v2."""
+def memory_available(
+    proc: Path = Path("/proc/self/cgroup"), groups: Path = GROUPS, machine: Path = Path("/proc/meminfo")
+) -> int:
+    """Bytes that a process started here may still take: what the machine has left, or less by the limit of a
+    control group above it."""
+    lines = machine.read_text().splitlines()
+    left = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    folders = _folders("memory", proc, groups)
+    return min([left, *(bytes_left for folder in folders for bytes_left in _memory_left(folder))])
+
+
+def _folders(controller: str, proc: Path, groups: Path) -> Iterator[Path]:
+    """Of the control group of this process and of all above it, cgroup v1 and v2."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        root = groups / "cpu" if controllers else groups
+        root = groups / controller if controllers else groups
         here = root / path.lstrip("/")
-        for folder in (here, *here.parents):
-            if folder.is_relative_to(root):
-                yield from _quota(folder)
+        yield from (folder for folder in (here, *here.parents) if folder.is_relative_to(root))
 
 
 def _quota(folder: Path) -> Iterator[float]:
@@ -75,6 +85,18 @@ def _quota(folder: Path) -> Iterator[float]:
         return
     if quota != "max" and int(quota) > 0:
         yield int(quota) / int(period)
+
+
+def _memory_left(folder: Path) -> Iterator[int]:
+    names = ("memory.max", "memory.current")
+    if not (folder / names[0]).is_file():
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in names)
+    except OSError:
+        return
+    if limit != "max":
+        yield max(int(limit) - int(used), 0)
 
 
 def processes_of(graph: Graph) -> int:

@@ -38,6 +38,26 @@ def test_a_quota_of_cgroup_v1_counts_too(tmp_path: Path) -> None:
     assert capacity.cores(tmp_path / "cgroup", tmp_path) == 0.08
 
 
+def test_the_least_memory_of_machine_and_control_groups_is_what_is_left(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       8 kB\n")
+
+    def left() -> int:
+        return capacity.memory_available(tmp_path / "cgroup", tmp_path, tmp_path / "meminfo")
+
+    assert left() == 8192
+    (tmp_path / "cgroup").write_text("4:memory:/ours\n0::/user/ours\n")
+    (tmp_path / "user" / "ours").mkdir(parents=True)
+    (tmp_path / "user" / "memory.max").write_text("7000\n")
+    (tmp_path / "user" / "memory.current").write_text("1000\n")
+    (tmp_path / "user" / "ours" / "memory.max").write_text("max\n")
+    (tmp_path / "user" / "ours" / "memory.current").write_text("1000\n")
+    assert left() == 6000
+    (tmp_path / "memory" / "ours").mkdir(parents=True)
+    (tmp_path / "memory" / "ours" / "memory.limit_in_bytes").write_text("5000\n")
+    (tmp_path / "memory" / "ours" / "memory.usage_in_bytes").write_text("6000\n")
+    assert left() == 0
+
+
 def test_a_graph_on_far_too_few_cores_is_told_so_and_on_enough_it_is_not() -> None:
     graph = load(DIGITS)
     assert capacity.too_few_cores(graph, 2.0) is None
