@@ -12,6 +12,7 @@ T         ?= tests
 PROCESSES ?= auto
 HISTORIES ?= 2000
 SEED      ?= 1
+MODE_HISTORIES ?= 200
 DEMO      ?=
 BENCH     ?= chain
 E2E       ?=
@@ -21,7 +22,7 @@ PUSH      ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile compile-sim test test-faults test-faults-ci test-fast fuzz sim sim-mutants bench bench-ci bench-peers demo e2e images chart wheels check-wheels lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile compile-sim test test-faults test-faults-ci test-fast fuzz sim sim-modes sim-mutants bench bench-ci bench-peers demo e2e images chart wheels check-wheels lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -84,6 +85,12 @@ compile-sim: .venv/.core ## the simulator too, for long runs of `make sim`: the 
 
 sim: .venv/.core ## simulate HISTORIES=2000 seeded histories from SEED=1 and check each
 	$(BIN)/hams sim --histories $(HISTORIES) --seed $(SEED)
+
+sim-modes: .venv/.core ## MODE_HISTORIES=200 each in every other mode of replication, and under the policy `distribution`
+	for mode in BufferedOutputs StopAndCopy Remus LineageStash; do \
+		$(BIN)/hams sim --mode $$mode --histories $(MODE_HISTORIES) --seed $(SEED) || exit 1; \
+	done
+	$(BIN)/hams sim --policy distribution --histories $(MODE_HISTORIES) --seed $(SEED)
 
 sim-mutants: .venv/.core ## break the protocol on purpose: the simulation must catch each mutant
 	$(BIN)/hams sim --mutants
