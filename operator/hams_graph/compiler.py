@@ -103,7 +103,7 @@ def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
         outputs=tuple(
             TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs
         ),
-        batch=_batch(op, wiring.resource.spec.frontend, policy.replays),
+        batch=_batch(op, wiring.resource.spec.frontend, _when_late(wiring, name, policy)),
         model=ModelSpec(
             op.model.entrypoint,
             _json(op.model.config),
@@ -144,15 +144,40 @@ def _checkpoint(given: rs.CheckpointSection) -> Checkpoint:
     return Checkpoint(given.every_s, given.keep, given.dir, given.batches or checkpoint_batches)
 
 
-def _batch(op: rs.OperatorSection, frontend: rs.Frontend, replays: bool) -> BatchPolicy:
+def _when_late(wiring: Wiring, name: str, mode: ModePolicy) -> WhenLate:
+    """What the author says; else an operator sheds where its policy knows deadlines, what it has run is never
+    run again, and no state misses what was shed."""
+    batch = wiring.resource.spec.operators[wiring.index[name]].batch
+    if batch.when_late is not None:
+        return batch.when_late
+    runs = batch.policy is SchedulePolicy.FIFO or mode.replays or _reaches_state(wiring, name)
+    return WhenLate.RUN if runs else WhenLate.SHED
+
+
+def _reaches_state(wiring: Wiring, name: str) -> bool:
+    """Whether a state would not see what this operator sheds: its own, or one behind it, by feedback too."""
+    operators, reached, ahead = wiring.resource.spec.operators, set[str](), [name]
+    while ahead:
+        here = ahead.pop()
+        if here in reached:
+            continue
+        reached.add(here)
+        op = operators[wiring.index[here]]
+        if op.stateful is not None:
+            return True
+        # What is fed back enters the graph anew.
+        ahead += wiring.order if op.feedback else wiring.successors(here)
+    return False
+
+
+def _batch(op: rs.OperatorSection, frontend: rs.Frontend, when_late: WhenLate) -> BatchPolicy:
     given = op.batch
     costs = {app.name: float(app.cost) for app in frontend.apps if app.cost > 1}
-    sheds = given.policy is not SchedulePolicy.FIFO and op.stateful is None and not replays
     return BatchPolicy(
         given.max_rows,
         given.max_delay_s,
         given.policy,
-        given.when_late or (WhenLate.SHED if sheds else WhenLate.RUN),
+        when_late,
         given.app_by,
         given.feature,
         given.memory_s,

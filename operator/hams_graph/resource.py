@@ -413,8 +413,8 @@ class BatchSection:
         cast(FieldRule[WhenLate | None], OneOf(WhenLate)),
         default=None,
         about="a unit that cannot be in time: Run, when nothing else is to run, or Shed, answered by a 504; "
-        "absent: Shed for stateless operators under Deadline and Distribution, else Run; a state at or "
-        "behind an operator that sheds learns from what was not shed only",
+        "absent: Shed under Deadline and Distribution where no state is at or behind the operator, else Run; "
+        "a state at or behind an operator that sheds learns from what was not shed only",
     )
     app_by: str = field_of(
         Text('"parameter:" and the name of a request parameter', r"parameter:\S+", 128),

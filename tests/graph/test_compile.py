@@ -24,6 +24,7 @@ from hams_protocol.graph import (
     RecoverySpec,
     Suspects,
     TensorSpec,
+    WhenLate,
     WhenLost,
 )
 
@@ -257,3 +258,36 @@ def test_the_resource_keeps_what_the_file_says() -> None:
     resource = parse_text(HEAD + SMALL)
     assert resource.spec.operators[0].inputs[0].source == "request.x"
     assert resource.spec.frontend.replicas == 2
+
+
+def late(more: str = "", *, last: str = "stateful: {}") -> dict[str, WhenLate]:
+    """Of the path a, b, c, of which the last may have a state, and of d beside them."""
+    operators = (("a", "request.x", ""), ("b", "a.x", ""), ("c", "b.x", last), ("d", "request.x", more))
+    graph = compiled(
+        "  outputs: [{name: out, from: c.x}, {name: other, from: d.x}]\n  operators:\n"
+        + "".join(
+            f"  - name: {name}\n"
+            f'    model: {{entrypoint: "m:A"}}\n'
+            f"    inputs: [{source}]\n"
+            "    batch: {policy: Deadline}\n"
+            "    outputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+            f"    {text}\n"
+            for name, source, text in operators
+        )
+    )
+    return {op.name: op.batch.when_late for op in graph.data.operators}
+
+
+def test_what_no_state_misses_is_shed_by_default_and_what_one_would_miss_is_run() -> None:
+    run, shed = WhenLate.RUN, WhenLate.SHED
+    assert late() == {"a": run, "b": run, "c": run, "d": shed}
+    assert set(late(last="replicas: 1").values()) == {shed}
+    feedback = "feedback: {to: request, inputs: {x: x}, maxHops: 2}"
+    assert late(feedback)["d"] is run, "what is fed back enters the graph anew, and comes to the state"
+    assert late(feedback, last="replicas: 1")["d"] is shed
+
+
+def test_an_author_who_wants_a_state_to_miss_what_is_late_says_so() -> None:
+    said = "stateful: {}\n    batch: {policy: Deadline, whenLate: Shed}"
+    graph = compiled(SMALL.replace("inputs: [request.x]", f"inputs: [request.x]\n    {said}"))
+    assert graph.data.operators[0].batch.when_late is WhenLate.SHED
