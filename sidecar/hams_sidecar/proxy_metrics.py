@@ -99,6 +99,11 @@ def _schedule(queue: PolicyQueue) -> Iterator[Sample]:
     for reason, count in queue.shed_by.items():
         about = "Units that were answered instead of being run."
         yield Sample("hams_proxy_shed_total", about, count, {"reason": reason})
+    for phase, spent in (("decide", queue.deciding), ("plan", queue.planning)):
+        about = "Time that the policy took: who runs next, and plans beside a batch."
+        yield Sample("hams_proxy_schedule_seconds_total", about, spent.seconds, {"phase": phase})
+        about = "How often it was asked."
+        yield Sample("hams_proxy_schedule_calls_total", about, spent.calls, {"phase": phase})
     if queue.learns:
         yield from _learning(queue)
 

@@ -7,7 +7,9 @@ its laws; a policy that breaks one is replaced (`failed`).
 """
 
 import math
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from hams_protocol.batching import Fifo, Scheduler, Timing
@@ -74,6 +76,19 @@ class WeighedTiming:
     weight: float
 
 
+@dataclass(slots=True)
+class TimeSpent:
+    """How often the policy was asked, and what that took: wall clock, since one thread serves an instance."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+    def since(self, began: float) -> None:
+        """A call that began then, by `time.perf_counter`, has ended."""
+        self.calls += 1
+        self.seconds += time.perf_counter() - began
+
+
 class PolicyQueue:
     """A policy's queue, and what is counted of it. `profiles` are what it has learnt of times."""
 
@@ -90,6 +105,10 @@ class PolicyQueue:
         """Units that were answered instead of being run, by reason."""
         self.on_time = 0
         self.late_runs = 0
+        self.deciding = TimeSpent()
+        """Who runs next, and who is late."""
+        self.planning = TimeSpent()
+        """What to run after the batch that runs, in slices beside it."""
         self.calibration = Calibration()
         self.learnt_at: float | None = None
         """Moment of the last batch of its own from which this instance learnt; None: it has not."""
@@ -185,12 +204,17 @@ class PolicyQueue:
 
     def take(self, now: float) -> list[Unit]:
         """See `Scheduler`."""
-        return self._lawful.take(now)
+        began = time.perf_counter()
+        units = self._lawful.take(now)
+        self.deciding.since(began)
+        return units
 
     def late(self, now: float) -> list[Unit]:
         """See `Scheduler`."""
+        began = time.perf_counter()
         self.profiles.rest.forget_stale(now)  # not by a policy: replays of the guard have a time of their own
         units = self._lawful.late(now)
+        self.deciding.since(began)
         for unit in units:
             self.shed_by[self._why_shed(unit, now)] += 1
         return units
@@ -258,11 +282,14 @@ class PolicyQueue:
 
     def plan(self, now: float, budget_s: float) -> bool:
         """See `Scheduler`. First, once for each batch, what is expected of the one that runs."""
+        began = time.perf_counter()
         if self._forecast_due:
             self._forecast_due = False
             units = next(iter(self._running.values()), [])
             self._forecast = forecast_of(units, self._since, self.profiles)
-        return self._lawful.plan(now, budget_s)
+        goes_on = self._lawful.plan(now, budget_s)
+        self.planning.since(began)
+        return goes_on
 
     def clear(self) -> None:
         """See `Scheduler`."""

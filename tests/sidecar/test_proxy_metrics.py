@@ -83,6 +83,7 @@ async def test_decisions_are_counted_by_kind_and_times_by_class_and_size_with_no
         for number in range(5):
             machine.queue.add(unit(number, 100.0), float(number))
             machine.queue.started(number, machine.queue.take(float(number)), float(number))
+            machine.queue.plan(float(number), 0.01)
             machine.queue.finished(number, Timing(0.02, 0.02, True), number + 0.02)
 
     shown = page(tmp_path, "policy: Distribution", serve)
@@ -90,6 +91,9 @@ async def test_decisions_are_counted_by_kind_and_times_by_class_and_size_with_no
     assert len(kinds) == len(ChoiceKind)
     assert sum(kinds.values()) == 5
     assert shown["hams_proxy_plans_stale_total"] == 0
+    for phase in ("decide", "plan"):
+        assert shown[f'hams_proxy_schedule_calls_total{{phase="{phase}"}}'] == 5
+        assert shown[f'hams_proxy_schedule_seconds_total{{phase="{phase}"}}'] > 0
     assert shown['hams_proxy_class_seconds{class="all",stat="p99"}'] == pytest.approx(0.2, rel=0.1)
     of_classes = [name for name in shown if name.startswith("hams_proxy_class_seconds")]
     assert 2 < len(of_classes) <= 2 * classes_max
