@@ -1,6 +1,7 @@
 """The documents say what is true: links lead somewhere, commands and fields exist, the reference is what the
 typed model says."""
 
+import ast
 import importlib.util
 import itertools
 import re
@@ -10,12 +11,17 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
-from hams_graph import load_text
+from hams_graph import load, load_text
 from hams_operator.cli.main import app
+from hams_operator.plan.names import GraphRef
+from hams_operator.plan.status import CHANGE_REFUSED, NAME_TAKEN, REJECTED, KnownGraph, status_of
+from hams_protocol.wholeness import STATE_LOST
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -281,6 +287,66 @@ def test_troubleshooting_names_every_reason_and_event_that_there_is() -> None:
     } <= reasons
     text = (ROOT / "docs" / "troubleshooting.md").read_text()
     assert not [word for word in sorted(reasons) if not re.search(rf"\b{word}\b", text)]
+
+
+def graph_status() -> dict[str, Any]:
+    """What the controller writes into the status of a graph of which nothing is up yet."""
+    file = ROOT / "examples" / "digits" / "graph.yaml"
+    return status_of(load(file), GraphRef("digits", "default"), KnownGraph(), {}, 1, "2026-01-01T00:00:00Z")
+
+
+def reasons_in(*files: str) -> set[str]:
+    """The words in these sources of the control plane or the core that are a constant of their own."""
+    return {
+        node.value
+        for file in files
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_the_health_check_for_argo_cd_reads_what_the_controller_writes() -> None:
+    """Nothing here runs Lua: the names in its text are looked up."""
+    page = (ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
+    (body,) = [body for _, body in FENCE.findall(page) if "resource.customizations.health" in body]
+    ((key, lua),) = yaml.safe_load(body)["data"].items()
+    crd = next(yaml.safe_load_all((ROOT / "crds" / "hams.dev_servicegraphs.yaml").read_text()))["spec"]
+    assert key == f"resource.customizations.health.{crd['group']}_{crd['names']['kind']}"
+
+    status = graph_status()
+    conditions = {item["type"]: item for item in status["conditions"]}
+    types = re.findall(r'found\["(\w+)"\]', lua)
+    assert set(types) == {"Stalled", "Reconciling", "Ready"} <= set(conditions)
+    (names,) = re.findall(r"local ([\w, ]+) = found", lua)
+    assert names.split(", ") == [name.lower() for name in types], "each under its own name"
+    members = re.findall(rf"\b(?:condition|{'|'.join(map(str.lower, types))})\.(\w+)", lua)
+    assert {"type", "status", "message"} == set(members) <= set(conditions["Ready"])
+    assert {"conditions", "observedGeneration", "message"} == set(re.findall(r"obj\.status\.(\w+)", lua))
+    assert {"conditions", "observedGeneration", "message"} <= set(status)
+    assert set(re.findall(r'\.status == "(\w+)"', lua)) == {"True"}
+    assert {item["status"] for item in conditions.values()} <= {"True", "False", "Unknown"}
+    assert conditions["Reconciling"]["status"] == "True", "nothing is up yet"
+    assert set(re.findall(r'status = "(\w+)"', lua)) == {"Progressing", "Degraded", "Healthy"}, "Argo CD's"
+
+
+def test_the_conditions_and_reasons_that_the_page_on_gitops_names_are_those_that_there_are() -> None:
+    page = (ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
+    types = {item["type"] for item in graph_status()["conditions"]}
+    shown = set(re.findall(r"`(\w+)=(?:True|False)`|--for=condition=(\w+)", page))
+    assert {"Reconciling", "Stalled", "Ready"} == {one or other for one, other in shown} <= types
+    for name in re.findall(r"--for=condition=\w+=(\w+)", page):
+        assert name in ("True", "False", "Unknown")
+
+    (row,) = re.findall(r"^\| cannot go on without a person: ([\w, ]+) \| `Stalled=True`", page, re.MULTILINE)
+    control = "operator/hams_operator/"
+    sources = (
+        f"{control}plan/status.py",
+        f"{control}controller/planning.py",
+        "sidecar/hams_protocol/wholeness.py",
+    )
+    assert len(row.split(", ")) >= 6
+    assert set(row.split(", ")) <= reasons_in(*sources)
+    assert {CHANGE_REFUSED, REJECTED, NAME_TAKEN, STATE_LOST} <= set(row.split(", "))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ def test_both_wheels_carry_the_same_version() -> None:
     assert project(".")["version"] == project("model-sdk")["version"]
 
 
+def test_both_wheels_lead_to_the_same_page() -> None:
+    urls = project(".")["urls"]
+    assert urls == project("model-sdk")["urls"]
+    assert re.fullmatch(r"https://[a-z0-9-]+(\.[a-z0-9-]+)+(/\S*)?", urls["Homepage"]), urls
+
+
 def test_the_model_sdk_depends_on_numpy_only() -> None:
     assert names(project("model-sdk")["dependencies"]) == {"numpy"}
 

@@ -24,12 +24,26 @@ async def test_f42_a_graph_in_a_quota_of_a_part_of_a_core_loses_nothing_and_repl
     tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HAMS_HOME", str(tmp_path / "home"))
+    await starve(share, 0, tmp_path)
+
+
+@pytest.mark.by_hand
+async def test_f42_a_graph_beside_50_busy_loops_loses_nothing_and_replaces_hardly_anybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a control group of its own, so that all of the graph weighs as much as one of them."""
+    monkeypatch.setenv("HAMS_HOME", str(tmp_path / "home"))
+    await starve(0.0, 50, tmp_path)
+
+
+async def starve(share: float, loops: int, folder: Path) -> None:
+    """One run in this quota, or beside so many loops, that is judged; skipped where that cannot be had."""
     try:
         starvation.ControlGroup("may-we").close()
     except OSError as error:
         pytest.skip(f"no control groups can be made here: {error}")
     port, _ = free_ports(2)
-    read = await asyncio.to_thread(starvation.measure, share, 0, SECONDS, port, tmp_path)
+    read = await asyncio.to_thread(starvation.measure, share, loops, SECONDS, port, folder)
     assert starvation.judge(read) == [], read
 
 

@@ -472,6 +472,11 @@ TOGETHER = [
         "choose another name",
     ),
     (
+        both(put("operators.1.name", "b-r1"), put("outputs.0.from", "b-r1.x")),
+        'spec.operators[1].name: "b-r1" ends like the objects of another shape of a graph (-r and a number); '
+        "choose another name",
+    ),
+    (
         put(
             "operators.1.outputs",
             [{"name": "x", "datatype": "FP32", "shape": []}, {"name": "x", "datatype": "FP32", "shape": []}],

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import stat
 import struct
 import sys
 from pathlib import Path
@@ -109,6 +110,17 @@ def test_lines_appear_in_their_file_at_once_and_in_order(tmp_path: Path) -> None
     ]
     writer.close()
     writer.close()
+
+
+def test_a_history_is_for_its_user_alone(tmp_path: Path) -> None:
+    """Whatever the umask allows."""
+    before = os.umask(0)
+    try:
+        writer = HistoryWriter(tmp_path, "p-1")
+    finally:
+        os.umask(before)
+    writer.close()
+    assert stat.S_IMODE(writer.path.stat().st_mode) == 0o600
 
 
 def test_a_folder_holds_one_history(tmp_path: Path) -> None:

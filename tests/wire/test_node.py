@@ -26,7 +26,7 @@ from hams_protocol.topology import Topology
 from hams_wire import limits, records, succession
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
 from hams_wire.errors import AccessDenied
-from hams_wire.node import Node, NodeSettings, Owner
+from hams_wire.node import Node, NodeSettings, Owner, late_log_s
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.shell import Shell
 
@@ -377,6 +377,41 @@ async def test_two_nodes_find_each_other_and_who_is_over_gives_no_sign_of_life()
     finally:
         await one.close(leave=True)
         await two.close(leave=True)
+
+
+async def test_a_process_that_got_too_little_cpu_says_so_and_not_at_each_beat(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [100.0]
+    one = node(Scripted(lambda event: []), _nothing)
+    monkeypatch.setattr(one._loop, "time", lambda: clock[0])
+    every_s = one.shell.heartbeat_s
+
+    def beat_at(now: float) -> list[str]:
+        """What is said at this beat."""
+        clock[0] = now
+        caplog.clear()
+        one._beat()
+        assert one._heartbeat is not None
+        one._heartbeat.cancel()  # here the test beats
+        return [record.getMessage() for record in caplog.records]
+
+    def line(late_s: float) -> list[str]:
+        return [
+            f"this process gets too little CPU: it was late by {late_s:.2f} s, and judges nobody for being "
+            "silent"
+        ]
+
+    try:
+        assert beat_at(100.0) == beat_at(100.0 + every_s) == []
+        assert beat_at(102.0 + every_s) == line(2.0 - every_s)
+        assert beat_at(102.0 + 2 * every_s) == [], "still judges nobody, and has said so"
+        assert beat_at(110.0) == [], "starved again, within late_log_s of the last line"
+        assert beat_at(112.0 + 2 * every_s) == line(8.0 - 3 * every_s), "the worst since it judged last"
+        calm = [beat_at(clock[0] + every_s) for _ in range(round((late_log_s + 5.0) / every_s))]
+        assert not any(calm)
+    finally:
+        await one.close(leave=False)
 
 
 def _nothing(effect: Effect) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from hams_load.traffic import TrafficTally
 from hams_operator.cli import demo
 from hams_operator.cli.demo import DemoFindings, DemoReplies, Verdict
 from hams_operator.cli.output import CommandError
+from hams_operator.local import capacity
+from hams_operator.local.run import RunOptions
 
 ROOT = Path(__file__).parents[3]
 
@@ -149,6 +152,26 @@ def test_what_the_models_need_is_said_before_anything_starts(monkeypatch):
         CommandError, match=r"not installed \(nosuch, neither\): install the extras local and examples"
     ):
         demo.demo("1s", 1.0, demo.Output.TEXT)
+
+
+def test_on_a_busy_machine_the_demo_is_as_patient_as_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[RunOptions] = []
+
+    def start(options: RunOptions) -> None:
+        asked.append(options)
+        raise CommandError("the test has seen enough")
+
+    monkeypatch.setenv("HAMS_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(capacity, "worst_delay_s", lambda: 0.25)
+    monkeypatch.setattr(demo, "_check_needs", lambda: None)
+    monkeypatch.setattr(demo, "start_detached", start)
+    with pytest.raises(CommandError, match="seen enough"):
+        demo.demo("1s", 1.0, demo.Output.JSON)
+    assert [options.suspect_after_s for options in asked] == [1.0]
+    assert "recovery.suspectAfter is 1 s for this run" in capsys.readouterr().err
 
 
 @pytest.mark.process

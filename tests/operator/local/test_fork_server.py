@@ -1,7 +1,9 @@
 """Forked processes end as those of a plain interpreter do, wherever the user stands."""
 
 import asyncio
+import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,17 @@ async def _run(folder: Path, body: str) -> tuple[int, str]:
 async def test_a_process_that_leaves_says_what_it_left_with(tmp_path, monkeypatch, body, status, said):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     assert await _run(tmp_path, body) == (status, said)
+
+
+async def test_what_a_process_writes_is_for_its_user_alone(tmp_path, monkeypatch):
+    """A model may print what it was asked. Whatever the umask allows."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    before = os.umask(0)
+    try:
+        assert await _run(tmp_path, "print('a name')") == (0, "a name\n")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "own.log").stat().st_mode) == 0o600
 
 
 async def test_files_of_the_current_folder_are_not_taken_for_the_standard_library(tmp_path, monkeypatch):

@@ -152,6 +152,33 @@ class Stuck(hams_sdk.Model):
         return {"y": batch["x"]}
 
 
+class Reshaping(hams_sdk.Model):
+    """Its table grows by a row with each update, though it is loaded in place."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.table = np.zeros((1, 2), dtype=np.float32)
+        return {"steps": np.zeros((), np.int64), "table": self.table}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            self.table.resize((len(self.table) + 1, 2), refcheck=False)
+        return {"y": batch["x"]}
+
+
+class Inconstant(hams_sdk.Model):
+    """Writes the weights that it has declared constant, and has them compared at every capture."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        hams_sdk.state.CONSTANT_AGAIN = 1
+        self.weights = np.zeros(1 << 16, dtype=np.float32)
+        return {"steps": np.zeros((), np.int64), "weights": hams_sdk.constant(self.weights)}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            self.weights[1 << 15] += 1
+        return {"y": batch["x"]}
+
+
 class Gated(hams_sdk.Model):
     """Its capture waits for a file that the test makes; tells through files where it stands."""
 

@@ -584,6 +584,29 @@ async def test_a_capture_or_a_load_that_hangs_is_found(hosts: Any) -> None:
     assert (await host.next(ModelDied)).reason == "the load of a state takes longer than 0.5 s"
 
 
+@pytest.mark.parametrize(
+    ("model", "leaf"),
+    [
+        ("Reshaping", 'state "table": expected <f4 [1, 2], as initialize returned it, found <f4 [2, 2]: '),
+        ("Inconstant", 'state "weights" was declared constant (hams_sdk.constant), and has changed'),
+    ],
+)
+async def test_an_instance_whose_state_cannot_be_captured_any_more_ends_by_a_reason_that_names_the_leaf(
+    hosts: Any, model: str, leaf: str
+) -> None:
+    """A leaf that changed its shape between captures, and a constant that changed."""
+    host = await hosts(stateful=True)
+    fresh = await host.ready(model)
+    await host.capture(1)
+    await host.run(host.x((1, 1)))
+    host.link.perform(Capture(2))
+    reason = (await host.next(ModelDied)).reason
+    assert reason.startswith(f"the state cannot be captured: {leaf}")
+    assert await host.ended(host.processes[0]) == -signal.SIGKILL
+    assert host.events.empty(), "no version 2"
+    assert (await host.ready(model)).layout == fresh.layout, "the next process is taken"
+
+
 async def test_work_that_fails_in_the_proxy_ends_the_model_process(
     hosts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
