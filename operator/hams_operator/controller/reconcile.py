@@ -24,11 +24,11 @@ from hams_operator.controller.observation import Observation, place_of
 from hams_operator.controller.planning import GraphPlan, plan_of
 from hams_operator.controller.pod_steps import PodSteps, next_check_s, not_created, pod_steps
 from hams_operator.controller.publishing import publish, rfc3339_now
-from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import incarnation_of
 from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.successions import advance, give_up
+from hams_operator.controller.worker_thread import Busy, WorkerThread
 from hams_operator.controller.workers import Requeue
 from hams_operator.plan.change import Decision, restarts
 from hams_operator.plan.desired import desired
@@ -93,7 +93,7 @@ class Reconciler:
         self._settings = settings
         self._identities = identities
         self._objects = Objects(kube, store)
-        self._aside = Aside("graphs")
+        self._worker = WorkerThread("graphs")
         self._steps: dict[GraphKey, PodSteps] = {}
         self._ending_since: dict[GraphKey, float] = {}
 
@@ -174,7 +174,7 @@ class Reconciler:
     async def _apart(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What costs more the larger a graph is: one graph may delay itself, not the loop."""
         try:
-            return await self._aside.run(function, *arguments, **named)
+            return await self._worker.run(function, *arguments, **named)
         except Busy as busy:
             raise Requeue(str(busy)) from None
 
