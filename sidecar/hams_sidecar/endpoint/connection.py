@@ -21,10 +21,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
 from hams_sidecar.endpoint.descriptors import ConnectionBounds
 from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.endpoint.rest_codec import encode_error
+from hams_sidecar.endpoint.slow_clients import Bodies, UntakenReplies
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens, TokensUnread
 from hams_sidecar.endpoint.upload import Server, Upload
 from hams_wire.loopback import origin_is_loopback
@@ -112,7 +112,7 @@ class Gate(Protocol):
         ...
 
 
-class InferDoor(Protocol):
+class InferHandler(Protocol):
     """Where infer requests go."""
 
     def room(self, nbytes: int, headers: list[tuple[bytes, bytes]]) -> memoryview:
@@ -125,10 +125,10 @@ class InferDoor(Protocol):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, bounded (see the module). Subclasses set `gate` and `door`."""
+    """uvicorn's protocol, bounded (see the module). Subclasses set `gate` and `infer_handler`."""
 
     gate: Gate
-    door: InferDoor
+    infer_handler: InferHandler
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._bound_framing(len(data))
         if self._due is not None:
             due, self._due = self._due, None
-            self.door.serve(due)
+            self.infer_handler.serve(due)
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -316,7 +316,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             and not self.flow.read_paused
         ):
             self._switch(
-                BodyReceiver(self, upload, upload.reserve(self.door.room(self._length, upload.headers)))
+                BodyReceiver(
+                    self, upload, upload.reserve(self.infer_handler.room(self._length, upload.headers))
+                )
             )
 
     def body_received(self) -> None:
@@ -449,7 +451,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if isinstance(cycle, Upload):
-            self.door.serve(cycle)
+            self.infer_handler.serve(cycle)
         else:
             super()._start_asgi_task(cycle, app)
 
