@@ -244,9 +244,9 @@ class Reconciler:
         changes = await self._apart(
             difference, wanted, list(seen.objects), place.owner_uid, replaceable=serves, given_up=given_up
         )
-        foreign = changes.foreign or await self._bring(seen, place, changes)
-        if foreign:
-            return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
+        not_owned = changes.not_owned or await self._bring(seen, place, changes)
+        if not_owned:
+            return NAME_TAKEN, f"{', '.join(not_owned)}: there already, and not of this graph"
         await self._take_away(self._store.pods(key), place, changes)
         if place.incarnation and serves and not changes.delete:
             await self._clear_past(self._store.pods(key), place)
@@ -258,15 +258,15 @@ class Reconciler:
         missing = [item for item in changes.apply if key_of(item) not in held]
         if _names(seen.item.get("status") or {}, NAME_TAKEN):
             # to make things and take them back, once is enough
-            foreign = await self._objects.strangers(place, missing)
-            if foreign:
-                return foreign
-        foreign, there = await self._objects.make(place, missing)
-        if not foreign:
+            not_owned = await self._objects.not_owned(place, missing)
+            if not_owned:
+                return not_owned
+        not_owned, there = await self._objects.make(place, missing)
+        if not not_owned:
             await self._objects.apply(
                 place, [item for item in changes.apply if item in there or key_of(item) in held]
             )
-        return foreign
+        return not_owned
 
     async def _take_away(self, pods: tuple[Pod, ...], place: GraphRef, changes: Difference) -> None:
         with_frontends = {str(pod.incarnation) for pod in pods if pod.of == FRONTEND_ROLE} - {

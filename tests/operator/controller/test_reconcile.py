@@ -678,7 +678,7 @@ async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, lab
     assert not scene.kube.of("Deployment"), "nothing is begun that cannot be whole"
 
 
-async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> None:
+async def test_what_was_begun_before_an_object_not_owned_was_met_is_taken_back_once() -> None:
     scene = Scene()
     metadata = {"name": "pair-count", "namespace": "shop"}
     for kind, version in (("Deployment", "apps/v1"), ("PodDisruptionBudget", "policy/v1")):
@@ -708,7 +708,7 @@ async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> 
     assert len(scene.kube.of("Deployment")) == 4
 
 
-async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strangers() -> None:
+async def test_a_deployment_that_runs_already_ends_when_another_one_is_not_owned() -> None:
     scene = Scene()
     scene.kube.put(
         {
@@ -997,7 +997,7 @@ class Hasty(FakeKube):
         return read
 
 
-async def test_a_stranger_that_goes_while_it_is_looked_at_is_not_forgotten() -> None:
+async def test_an_object_not_owned_that_goes_while_it_is_looked_at_is_not_forgotten() -> None:
     """Nothing was made that could be taken back, so no event would bring the next look."""
     scene = Scene()
     scene.kube = Hasty()
