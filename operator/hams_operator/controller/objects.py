@@ -59,9 +59,8 @@ class Objects:
                     raise
                 if not is_ours(there, place.owner_uid):
                     await self._take_back(place, made)
-                    return await self.not_owned(place, items) or [
-                        f"{kind} {name}"
-                    ], []  # gone by now: nobody tells, so it is looked for again
+                    # gone by now: nobody tells, so it is looked for again
+                    return await self.not_owned(place, items) or [f"{kind} {name}"], []
                 there_already.append(item)
                 continue
             made.append(held)

@@ -178,9 +178,8 @@ class Webhook:
                     await self._kube.replace(SECRETS, namespace, name, item)
             except KubeError as error:
                 conflicts += 1
-                if (
-                    error.status != 409 or conflicts == limits.secret_tries
-                ):  # the other replica was faster: its certificate will do
+                # a conflict: the other replica was faster, and its certificate will do
+                if error.status != 409 or conflicts == limits.secret_tries:
                     raise
 
     async def _trust(self, pair: Pair) -> None:

@@ -45,10 +45,8 @@ class ForkClient:
                 stdout=output,
                 stderr=output,
                 pass_fds=(theirs.fileno(),),
-                env={
-                    "OMP_NUM_THREADS": "1",
-                    **os.environ,
-                },  # read when numpy and torch are imported; a fork cannot change it any more
+                # read when numpy and torch are imported; a fork cannot change it any more
+                env={"OMP_NUM_THREADS": "1", **os.environ},
                 start_new_session=True,
             )
         theirs.close()

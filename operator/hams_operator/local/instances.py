@@ -268,9 +268,8 @@ class Instances:
         try:
             if op.model.python:
                 pid = await self._start_fresh([op.model.python], arguments, environment, folder, output)
-            elif (
-                op.model.env
-            ):  # some are read when a process starts, or by imports that a warmed one has behind it
+            elif op.model.env:
+                # some are read when a process starts, or by imports that a warmed one has behind it
                 pid = await self._start_fresh([sys.executable, "-P"], arguments, environment, folder, output)
             else:
                 pid = await self._fork_clients["model"].spawn(
@@ -319,9 +318,8 @@ class Instances:
             self._exited(process.pid, status)
 
         self._fresh.add(process.pid)
-        self._spawn_task(
-            reap(), self._reapers
-        )  # no end of the run makes them obsolete: who waits for an end would never hear of it
+        # no end of the run makes them obsolete: who waits for an end would never hear of it
+        self._spawn_task(reap(), self._reapers)
         return process.pid
 
     def _exited(self, pid: int, status: int) -> None:

@@ -182,9 +182,10 @@ class Observer:
             current(name, pids.proxy, registered, topology.revoked): pids for name, pids in processes.items()
         }
         living = {name: pids for name, pids in sorted(named.items()) if alive(pids.proxy)}
+        # the dead are not waited for
         answers = await self._probe(
             {name: member.address for name, member in members.items() if name in living}
-        )  # the dead are not waited for
+        )
         managers = [
             name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked
         ]

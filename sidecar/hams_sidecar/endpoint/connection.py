@@ -170,9 +170,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # uvicorn narrows the type of `transport` as well.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(
-            high=0
-        )  # uvloop writes at once what is above, and the rest a turn of the loop later
+        # uvloop writes at once what is above, and the rest a turn of the loop later
+        transport.set_write_buffer_limits(high=0)
         bounds = self.gate.connections
         if len(self.connections) > bounds.http + bounds.refused:
             transport.abort()
@@ -205,9 +204,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server leaves. A client that has just connected and not sent anything yet is still served once;
         idle connections close."""
-        served: RequestResponseCycle | None = (
-            self.cycle
-        )  # None before the first request, whatever uvicorn's types say
+        # None before the first request, whatever uvicorn's types say
+        served: RequestResponseCycle | None = self.cycle
         if served is not None or self._deaf:
             super().shutdown()
             return
@@ -436,9 +434,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _begin_upload(self) -> None:
         """An infer request: its turn comes when all before it are answered."""
-        before: RequestResponseCycle | None = (
-            self.cycle
-        )  # None before the first request, whatever uvicorn's types say
+        # None before the first request, whatever uvicorn's types say
+        before: RequestResponseCycle | None = self.cycle
         keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
         self.cycle = self._upload = upload = Upload(self, self.headers, keep_alive, self.expect_100_continue)
         self._uploads.add(upload)
@@ -493,9 +490,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self.pipeline:
             waiting = self.pipeline.pop()
-            if (
-                not self.pipeline and not self._deaf
-            ):  # no sooner: requests that a client sends ahead would be held in memory
+            # no sooner: requests that a client sends ahead would be held in memory
+            if not self.pipeline and not self._deaf:
                 self.flow.resume_reading()
             self._start_asgi_task(*waiting)
             return
@@ -637,9 +633,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _runs(self) -> bool:
         """Whether a request of this connection is not yet answered."""
-        cycle: RequestResponseCycle | None = (
-            self.cycle
-        )  # None before the first request, whatever uvicorn's types say
+        # None before the first request, whatever uvicorn's types say
+        cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
 

@@ -448,9 +448,8 @@ class PeerNetwork:
                 await asyncio.shield(sending.welcomed)
         except (OSError, BadFrame, ConnectionRejected, asyncio.CancelledError):
             sending.abort()
-            sending.connection_lost(
-                None
-            )  # uvloop closes the transport of a cancelled dialling without a word
+            # uvloop closes the transport of a cancelled dialling without a word
+            sending.connection_lost(None)
             raise
         return sending
 

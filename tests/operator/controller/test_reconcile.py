@@ -243,9 +243,8 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
     moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
     await scene.reconcile()
-    assert (
-        of_operator(scene, "count")["version"] == 40
-    )  # the end of the epoch before; what was told of that one is old
+    # the end of the epoch before; what was told of that one is old
+    assert of_operator(scene, "count")["version"] == 40
     assert of_operator(scene, "count")["lastFailover"]["reason"] == "pair-count-1-aa was revoked"
     record = records.FailoverRecord(2, 41, "pair-count-1-aa: its connection broke")
     scene.write(records.failover_key(UID, "count"), records.encode_failover(record))
@@ -820,9 +819,8 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
     assert (progressing["status"], progressing["reason"]) == ("False", "NameTaken")
     assert scene.graph["status"]["message"] == progressing["message"] == scene.events()["NameTaken"]
     assert "NotReady" not in scene.events()
-    del scene.kube.items[
-        "ConfigMap", "shop", "pair-graph"
-    ]  # to be made as well: but it is known by now that not all can be
+    # to be made as well: but it is known by now that not all can be
+    del scene.kube.items["ConfigMap", "shop", "pair-graph"]
     before = len(scene.kube.calls)
     with pytest.raises(Requeue):
         await scene.reconcile()
