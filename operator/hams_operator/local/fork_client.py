@@ -98,7 +98,7 @@ class ForkClient:
                 answer = self._asked.pop(news["id"])
                 if not answer.done():
                     answer.set_result(news["pid"])
-                else:  # whoever asked was told that it is not there
+                else:  # the caller has given up, and nobody else knows of this process
                     send(news["pid"], signal.SIGKILL)
             elif "warm" in news:
                 self.warm = True

@@ -269,13 +269,15 @@ class Instances:
             if op.model.python:
                 pid = await self._start_fresh([op.model.python], arguments, environment, folder, output)
             elif op.model.env:
-                # some are read when a process starts, or by imports that a warmed one has behind it
+                # A forked process would miss some: those that are read when an interpreter starts, or by
+                # imports that the fork server has behind it.
                 pid = await self._start_fresh([sys.executable, "-P"], arguments, environment, folder, output)
             else:
                 pid = await self._fork_clients["model"].spawn(
                     "hams_sdk.serve", arguments, environment, folder, output
                 )
-        except (ForkServerLost, TimeoutError):  # nobody will report an end of what never was
+        except (ForkServerLost, TimeoutError):
+            # There is no process whose end would be reported, so nothing else would start the model again.
             self._spawn_task(self._restart_model(place, pod))
             return
         except OSError as error:
@@ -318,7 +320,8 @@ class Instances:
             self._exited(process.pid, status)
 
         self._fresh.add(process.pid)
-        # no end of the run makes them obsolete: who waits for an end would never hear of it
+        # The end of the run cancels other tasks, but not this one: only this one reports that the process has
+        # ended, and `_reaped` waits for it.
         self._spawn_task(reap(), self._reapers)
         return process.pid
 
