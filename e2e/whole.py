@@ -152,9 +152,8 @@ def scenarios(stages: Stages, short: bool, words: list[str]) -> int:
     """pytest's exit code. Raises NoTime after it has been ended."""
     environment = dict(os.environ)
     if stages.end is not None:
-        environment["HAMS_E2E_END"] = str(
-            stages.end - LEAVE_S
-        )  # the clock is the machine's, not the process's
+        # the clock is the machine's, not the process's
+        environment["HAMS_E2E_END"] = str(stages.end - LEAVE_S)
     options = [] if not short else [f"e2e/scenarios/{_file_of(name)}::{name}" for name in SHORT]
     limit = ["--timeout", str(SCENARIO_SHORT_S)] if short else []
     common = ["-m", "pytest", "-p", "no:cacheprovider", *limit, f"--junitxml={OUT / 'scenarios.xml'}"]

@@ -245,10 +245,8 @@ def test_fields_named_with_their_section_exist(page: Path) -> None:
         r"`(frontend|managers|recovery|stateful|batch|standby|model|feedback|checkpoint)\.([a-z]\w*)",
         prose(page.read_text()),
     ):
-        if page.name not in ("models.md", "api.md") or section not in (
-            "batch",
-            "model",
-        ):  # `batch.units` there is the SDK's
+        # `batch.units` there is the SDK's
+        if page.name not in ("models.md", "api.md") or section not in ("batch", "model"):
             assert field in sections[section] | {"py"}, (
                 f"{page.name}: no field {section}.{field}; there are {sorted(sections[section])}"
             )
@@ -268,6 +266,7 @@ def test_troubleshooting_names_every_reason_and_event_that_there_is() -> None:
     files.append(ROOT / "sidecar" / "hams_protocol" / "wholeness.py")
     sources = "\n".join(file.read_text() for file in files)
     words = set(re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"', sources))
+    # statuses, types, kinds
     other = {
         "True",
         "False",
@@ -279,7 +278,7 @@ def test_troubleshooting_names_every_reason_and_event_that_there_is() -> None:
         "Deployment",
         "Pod",
         "Z",
-    }  # statuses, types, kinds
+    }
     reasons = words - other - set(KINDS)
     assert {
         "NoPrimary",

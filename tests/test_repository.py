@@ -70,9 +70,8 @@ def test_every_declared_dependency_is_locked() -> None:
     locked = {
         line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line
     }
-    aside = names(
-        project(".")["optional-dependencies"]["minilm"]
-    )  # `make setup` installs what the lock holds, and this only who asks for it
+    # `make setup` installs what the lock holds, and this only who asks for it
+    aside = names(project(".")["optional-dependencies"]["minilm"])
     assert declared() - aside - locked == set(), "run `make lock`"
 
 

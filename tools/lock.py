@@ -70,9 +70,8 @@ def resolve() -> dict[str, str]:
     pins: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        subprocess.run(
-            [sys.executable, "-P", "-m", "venv", str(home / "venv")], check=True
-        )  # -P: not venv.py here
+        # -P: not venv.py here
+        subprocess.run([sys.executable, "-P", "-m", "venv", str(home / "venv")], check=True)
         pip = [str(home / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
         subprocess.run([*pip, "install", "uv"], check=True)
         uv = [str(home / "venv" / "bin" / "uv"), "pip", "compile", "--quiet", "--no-config", "--native-tls"]

@@ -51,9 +51,8 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
     """Do what was asked."""
     match options.command:
         case "build":
-            binaries.build_helm(
-                cluster.folders.bin
-            )  # first: the tests of the chart want it, and it takes a tenth of the time
+            # first: the tests of the chart want it, and it takes a tenth of the time
+            binaries.build_helm(cluster.folders.bin)
             cluster.build()
         case "check":
             machine.prepare()

@@ -140,9 +140,8 @@ class Cluster:
         if number:
             network.attach(self.folders, number)
             return
-        run(
-            *entered(pid, ["-n"], "ip", "route", "add", SERVICE_NETWORK, "dev", "nodes")
-        )  # Services need some route in node 0 as well
+        # Services need some route in node 0 as well
+        run(*entered(pid, ["-n"], "ip", "route", "add", SERVICE_NETWORK, "dev", "nodes"))
         for other in self.running():
             if other:
                 network.attach(self.folders, other)

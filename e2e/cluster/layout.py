@@ -1,4 +1,5 @@
-"""Where things are: addresses, names, folders. Every other module asks here; nothing here does anything.
+"""Addresses, names and folders of the cluster: constants and paths that all its other modules use. It creates
+and changes nothing.
 
 Addresses are from the benchmarking range 198.18.0.0/15, so that even a packet that leaked would go nowhere.
 """
@@ -89,7 +90,7 @@ class Folders:
 
     @property
     def kubeconfig(self) -> Path:
-        """For whoever administers the cluster; the same address serves inside the nodes and outside."""
+        """The kubeconfig of the administrator; the same address serves inside the nodes and outside."""
         return self.state / "admin.kubeconfig"
 
     @property

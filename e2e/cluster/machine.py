@@ -78,11 +78,8 @@ def install() -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # --no-remove: another container runtime is never taken away for this one.
     words = ["apt-get", "install", "--yes", "--quiet", "--no-remove", "--no-install-recommends", *wanted]
-    for attempt in (
-        words,
-        ["apt-get", "update", "--quiet"],
-        words,
-    ):  # lists of packages may be old, or not be there
+    # lists of packages may be old, or not be there
+    for attempt in (words, ["apt-get", "update", "--quiet"], words):
         done = subprocess.run(
             attempt, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )

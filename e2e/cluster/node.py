@@ -138,9 +138,8 @@ def start(folders: Folders, number: int) -> int:
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.closerange(
-                3, os.sysconf("SC_OPEN_MAX")
-            )  # locks and pipes of whoever started the cluster are not the node's
+            # locks and pipes of whoever started the cluster are not the node's
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             os.chdir(ROOT)
             words = [
                 sys.executable,

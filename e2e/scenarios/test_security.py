@@ -133,9 +133,8 @@ def test_a_graphs_user_of_etcd_sees_its_own_keys_only(chain: GraphRun) -> None:
     allowed = [line.strip() for line in role.splitlines() if line.strip().startswith("[")]
     first, end = records.all_of(chain.uid)
     assert allowed
-    assert all(line.startswith(f"[{first}, {end})") for line in allowed), (
-        role
-    )  # once for reading, once for writing
+    # once for reading, once for writing
+    assert all(line.startswith(f"[{first}, {end})") for line in allowed), role
 
 
 def test_what_a_graph_had_in_etcd_and_beside_the_controller_goes_with_it(installation: Installation) -> None:

@@ -52,9 +52,8 @@ def test_F1_a_primary_dies_with_a_state_that_its_backup_never_got(chain: GraphRu
                 0.05,
             )
             chain.note(f"kill the processes of {primary}")
-            chain.cluster.kill_pods(
-                pods[primary]["metadata"]["uid"]
-            )  # at once: after some seconds it goes on without its backup
+            # at once: after some seconds it goes on without its backup
+            chain.cluster.kill_pods(pods[primary]["metadata"]["uid"])
             chain.moved("a", before["a"])
         chain.answered(50)
         chain.redundant()

@@ -67,9 +67,8 @@ def test_F34_the_chart_is_upgraded_in_a_failover_and_rolled_back(
             chain.cluster, image.replace("hams-sidecar", name), following.replace("hams-sidecar", name)
         )
     path = "jsonpath={.spec.template.spec.containers[0].image}"
-    etcd = chain.cluster.kubectl(
-        "get", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "-o", path
-    )  # not etcd's turn: F27 is another row
+    # not etcd's turn: F27 is another row
+    etcd = chain.cluster.kubectl("get", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "-o", path)
     with chain.load():
         with installation.upgraded(**{"image.tag": following.rpartition(":")[2], "etcd.image": etcd}):
             until(lambda: following in chain.images_of("b"), 120, "an upgrade of b", 0.2)

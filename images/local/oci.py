@@ -107,9 +107,8 @@ def write_archive(file: Path, name: str, image: Image, omit: Collection[str] = (
             "created": EPOCH,
             "config": image.config.document(),
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in image.layers]},
-            "history": [
-                {"created": EPOCH, "created_by": "images/local"} for _ in image.layers
-            ],  # buildah counts them before it builds on top
+            # buildah counts them before it builds on top
+            "history": [{"created": EPOCH, "created_by": "images/local"} for _ in image.layers],
         }
     )
     manifest = _json(

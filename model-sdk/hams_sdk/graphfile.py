@@ -189,9 +189,8 @@ def _input(where: str, item: Any, sources: Mapping[str, Mapping[str, TensorSpec]
             str(long.get("as", spec.name)),
             spec.datatype,
             spec.shape,
-            bool(
-                long.get("optional")
-            ),  # where a request leaves its tensor out, an input that is not is skipped
+            # where a request leaves its tensor out, an input that is not is skipped
+            bool(long.get("optional")),
             spec.finite,
         )
         for spec in chosen

@@ -85,14 +85,8 @@ def from_npz(path: Path) -> Iterator[dict[str, Array]]:
             ) from None
         with loaded as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        RuntimeError,
-    ) as error:  # RuntimeError: zip's, of what it cannot unpack
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # RuntimeError: zip's, of what it cannot unpack
         why = (
             error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
         )

@@ -218,9 +218,8 @@ async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settin
         members = await reported_by_others(settings)
     if not members or not has_run(members, peer_url):
         return settings
-    if (
-        data.is_dir()
-    ):  # one that was started in vain leaves folders, and a database without a log is worth nothing
+    # one that was started in vain leaves folders, and a database without a log is worth nothing
+    if data.is_dir():
         shutil.rmtree(data)
     while True:
         etcd = EtcdCoordination(endpoints, tls)

@@ -20,7 +20,7 @@ import msgspec
 from hams_checkpoints.partial import PARTIAL, new_partial, remove_abandoned
 from hams_protocol.frozen import frozen
 from hams_protocol.messages import StateCopy
-from hams_wire.errors import UNDECODABLE, Guilty, WireError
+from hams_wire.errors import UNDECODABLE, ResponsibleParty, WireError
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.errors import BadFrame
 
@@ -37,7 +37,7 @@ head_bytes_max = 4 * 1024 * 1024
 class InvalidCheckpoint(WireError):
     """A file that is torn, changed, or not a checkpoint of this operator."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 @frozen

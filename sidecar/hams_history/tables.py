@@ -523,9 +523,8 @@ class Tables:
         epoch = stretch.epoch
         first = max(2, 2 if before is None else before.epoch + 1)
         last = epoch - 1 if epoch in table.failovers else epoch
-        if (
-            table.lost_from is not None
-        ):  # what survived of it is not asked for: its successor may have died before it wrote the line
+        # what survived of it is not asked for: its successor may have died before it wrote the line
+        if table.lost_from is not None:
             last = min(last, table.lost_from)
         missing = [
             number

@@ -180,9 +180,8 @@ class Arena:
             finally:
                 os.close(fd)
         self._blocks = Blocks(capacity)
-        self._freed: deque[tuple[int, int, int]] = (
-            deque()
-        )  # filled by destructors, which may interrupt `allocate` itself
+        # filled by destructors, which may interrupt `allocate` itself
+        self._freed: deque[tuple[int, int, int]] = deque()
         self._cached: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
         self._cached_nbytes = 0
         self._slots = 0

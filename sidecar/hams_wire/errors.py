@@ -1,6 +1,6 @@
-"""What can go wrong on the wire, as types: the guilty party, and whether the same call may be made again.
+"""What can go wrong on the wire, as types: the responsible party, and whether the call may be made again.
 
-    WireError                 guilty, retryable
+    WireError                 responsible, retryable
     └── CoordinationError     talking to etcd
         ├── Lost              nothing was sent: no member could be reached                    peer  retryable
         ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer  retryable
@@ -32,8 +32,8 @@ UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Overflo
 end have errors of their own."""
 
 
-class Guilty(enum.StrEnum):
-    """The party that is to blame for an error."""
+class ResponsibleParty(enum.StrEnum):
+    """The party whose fault an error is."""
 
     OURS = "ours"
     PEER = "peer"
@@ -45,7 +45,7 @@ class WireError(Exception):
     """Root of everything that goes wrong between two processes of the house, or between one of them and
     etcd."""
 
-    guilty: ClassVar[Guilty] = Guilty.PEER
+    responsible: ClassVar[ResponsibleParty] = ResponsibleParty.PEER
     retryable: ClassVar[bool] = False
 
 
@@ -74,7 +74,7 @@ class NotApplied(CoordinationError):
     """A comparison failed: nothing was changed. `current` is what the compared keys hold, in the order of the
     comparisons, None where absent."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
     def __init__(self, message: str, current: Sequence["KeyValue | None"]) -> None:
         super().__init__(message)
@@ -84,7 +84,7 @@ class NotApplied(CoordinationError):
 class LeaseGone(CoordinationError):
     """The lease that a write was to be bound to has expired or was revoked. Nothing was applied."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 class NoSpace(Unknown):
@@ -106,16 +106,16 @@ class AuthExpired(CoordinationError):
 class AccessDenied(CoordinationError):
     """Etcd does not know the user, the password is wrong, or a permission is missing."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 class InvalidCall(CoordinationError):
     """Etcd refuses the call as such, for example because it is too large. Nothing was applied."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 class Closed(CoordinationError):
     """The client was closed by its owner."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS

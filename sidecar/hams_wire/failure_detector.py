@@ -79,8 +79,9 @@ class Gaps:
         return sqrt(max(self._squares / len(self._gaps) - self.mean_s**2, 0.0))
 
 
-class Rhythm:
-    """One peer's signs of life."""
+class ArrivalWindow:
+    """When one peer was heard: the last time, and the newest gaps before that (the name is Cassandra's).
+    `patience`: what wrong suspicions have made of the least silence."""
 
     __slots__ = ("doubled_s", "gaps", "heard_s", "patience", "suspected")
 
@@ -127,13 +128,13 @@ class FailureDetector:
         self._suspect_after_s = suspect_after_s
         self._check_every_s = check_every_s
         self._checked_s: float | None = None
-        self._peers: dict[InstanceId, Rhythm] = {}
+        self._peers: dict[InstanceId, ArrivalWindow] = {}
         self.lateness = Lateness(suspect_after_s)
 
     def expect(self, peer: InstanceId, now: float) -> None:
         """From now on this peer should be heard; nothing happens if it is expected already."""
         if peer not in self._peers:
-            self._peers[peer] = Rhythm(now)
+            self._peers[peer] = ArrivalWindow(now)
 
     def expected_among(self, peers: Iterable[InstanceId]) -> list[InstanceId]:
         """Those of these peers that should be heard."""
@@ -150,18 +151,18 @@ class FailureDetector:
 
     def record(self, peer: InstanceId, at: float) -> None:
         """Note when a peer was heard; a peer that is not expected does not matter."""
-        rhythm = self._peers.get(peer)
-        if rhythm is not None:
-            rhythm.record(at)
+        window = self._peers.get(peer)
+        if window is not None:
+            window.record(at)
 
     def silent_s(self, peer: InstanceId, now: float) -> float:
         """How long it has not been heard; 0 if it is not expected."""
-        rhythm = self._peers.get(peer)
-        return 0.0 if rhythm is None else now - rhythm.heard_s
+        window = self._peers.get(peer)
+        return 0.0 if window is None else now - window.heard_s
 
     def suspects(self) -> list[InstanceId]:
         """The peers that are silent, and were reported for it."""
-        return [peer for peer, rhythm in self._peers.items() if rhythm.suspected]
+        return [peer for peer, window in self._peers.items() if window.suspected]
 
     def late_s(self, now: float) -> float:
         """How much later than it should have been the next check is already; 0 before the first."""
@@ -172,15 +173,15 @@ class FailureDetector:
         while this instance itself runs late."""
         stall = self.late_s(now)
         if stall > self._check_every_s:
-            for rhythm in self._peers.values():
-                rhythm.heard_s = min(rhythm.heard_s + stall, now)
+            for window in self._peers.values():
+                window.heard_s = min(window.heard_s + stall, now)
         self._checked_s = now
         self.lateness.late(stall, now)
         if not self.lateness.may_judge(now):
             return []
         fresh = []
-        for peer, rhythm in self._peers.items():
-            if not rhythm.suspected and now - rhythm.heard_s > rhythm.timeout_s(self._suspect_after_s):
-                rhythm.suspected = True
+        for peer, window in self._peers.items():
+            if not window.suspected and now - window.heard_s > window.timeout_s(self._suspect_after_s):
+                window.suspected = True
                 fresh.append(peer)
         return fresh

@@ -61,9 +61,8 @@ async def answer_probes(
             async with asyncio.timeout(probe_answer_s):
                 line = await reader.readline()
                 given = b""
-                while header := (
-                    await reader.readline()
-                ).strip():  # to the end: a client may take a close with unread bytes for a reset
+                # to the end: a client may take a close with unread bytes for a reset
+                while header := (await reader.readline()).strip():
                     name, _, value = header.partition(b":")
                     if name.lower() == b"authorization":
                         given = value.strip()

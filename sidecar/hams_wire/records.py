@@ -9,7 +9,7 @@ from hams_protocol.events import Member
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
-from hams_wire.errors import UNDECODABLE, Guilty, WireError
+from hams_wire.errors import UNDECODABLE, ResponsibleParty, WireError
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ RESTORED = "restored"
 class MalformedRecord(WireError):
     """A value below a graph's prefix is not what this version writes."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 @frozen

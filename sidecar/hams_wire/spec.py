@@ -8,7 +8,7 @@ format version are refused, never guessed at.
 import msgspec
 
 from hams_protocol.graph import Graph, GraphData
-from hams_wire.errors import UNDECODABLE, Guilty, WireError
+from hams_wire.errors import UNDECODABLE, ResponsibleParty, WireError
 
 FORMAT = "hams-spec-1"
 
@@ -16,7 +16,7 @@ FORMAT = "hams-spec-1"
 class MalformedSpec(WireError):
     """The bytes under `spec` are not a compiled graph of this format."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ import logging
 import ssl
 from pathlib import Path
 
-from hams_wire.errors import Guilty, WireError
+from hams_wire.errors import ResponsibleParty, WireError
 
 log = logging.getLogger("hams.wire.tls")
 
@@ -37,7 +37,7 @@ DIGEST = "sha256:"
 class BadCertificates(WireError):
     """The mounted certificates are missing or do not fit each other."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
 
 
 class Stranger(WireError):

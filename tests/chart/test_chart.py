@@ -275,14 +275,14 @@ def rights_used() -> set[Right]:
     in its name."""
     followed = [*OWNED.values(), kube.PODS]  # `Controller.__init__`
     used = {("servicegraphs", "list"), ("servicegraphs", "watch")}  # kopf
+    # kopf
     used |= {
         (resource, verb)
         for resource in ("namespaces", "customresourcedefinitions")
         for verb in ("list", "watch")
-    }  # kopf
-    used |= {
-        ("servicegraphs/finalizers", "update")
-    }  # the API server asks for it where an owner reference says `blockOwnerDeletion`
+    }
+    # the API server asks for it where an owner reference says `blockOwnerDeletion`
+    used |= {("servicegraphs/finalizers", "update")}
     for path in (ROOT / "operator" / "hams_operator" / "controller").glob("*.py"):
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             function = call.func
@@ -532,9 +532,8 @@ def test_the_dashboard_asks_for_metrics_that_are_exposed() -> None:
     )
     exposed = set(re.findall(r'"(hams_[a-z_]+)"', "\n".join((ROOT / name).read_text() for name in others)))
     for name in asked:
-        if name.startswith(
-            "hams_frontend_"
-        ):  # prometheus_client adds the subsystem in front, and _total or _bucket behind
+        # prometheus_client adds the subsystem in front, and _total or _bucket behind
+        if name.startswith("hams_frontend_"):
             assert f'"{re.sub("_(total|bucket)$", "", name.removeprefix("hams_frontend_"))}"' in frontends, (
                 name
             )

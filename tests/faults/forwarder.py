@@ -169,9 +169,8 @@ class _Link:
         self._count = 0
         self._bytes = 0
         self._last_due = 0.0
-        self._left: dict[
-            int, int
-        ] = {}  # payload bytes still to come, per stream whose message goes through ...
+        # payload bytes still to come, per stream whose message goes through ...
+        self._left: dict[int, int] = {}
         self._lost: dict[int, int] = {}  # ... and per stream whose message does not
         self._changed = asyncio.Event()
 

@@ -504,9 +504,8 @@ async def run_on_hosts(
 ) -> AsyncIterator[tuple[GraphRun, Hosts]]:
     """A graph whose operators run on hosts that can be cut off."""
     hosts = Hosts()
-    paths = os.pathsep.join(
-        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    )  # warmed processes look in no current folder
+    # warmed processes look in no current folder
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
     def make(
         graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None

@@ -100,9 +100,8 @@ async def test_f27_a_lost_etcd_leader_and_then_a_lost_primary(tmp_path: Path, fa
     async with graph_with_etcd(tmp_path, members=3) as (run, etcd), run.load(clients=4):
         await run.answered(40)
         before = await run.epochs()
-        etcd.members[0].signal(
-            fault
-        )  # the first started is the leader as a rule; a follower is the smaller fault
+        # the first started is the leader as a rule; a follower is the smaller fault
+        etcd.members[0].signal(fault)
         await run.answered(100)
         await run.stalled(PROBED_S)
         assert await run.epochs() == before, "no spurious failover"

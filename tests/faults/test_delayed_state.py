@@ -25,9 +25,8 @@ async def undelivered(run: GraphRun, hosts: Hosts, hurt: tuple[str, ...] = ()) -
         for _ in range(2):  # who has answered since has read what had come before the cut
             while not await answers(run, backup.id):
                 await run.stalled(0.01)
-        while not tainted(
-            run, applied_by(run, backup.id)
-        ):  # what came before the cut may be applied after it
+        # what came before the cut may be applied after it
+        while not tainted(run, applied_by(run, backup.id)):
             await run.stalled(0.01)
         for victim in (target, *also):
             run.strike(victim)

@@ -220,9 +220,8 @@ async def test_f26_etcd_restarted_within_the_ttl_costs_no_registration_and_no_ev
     watch = client.watch("", await client.get_prefix(""))
     await client.compare_and_swap("before", ABSENT, b"")
 
-    await etcd.members[
-        0
-    ].stop()  # killed, an etcd without disk syncs forgets what it had answered: the restored backup of F28
+    # killed, an etcd without disk syncs forgets what it had answered: the restored backup of F28
+    await etcd.members[0].stop()
     await etcd.members[0].start()
     await etcd.members[0].wait_ready(10)
 
@@ -593,9 +592,8 @@ async def test_f28_a_forgotten_token_is_renewed_and_only_reads_are_repeated(
 ) -> None:
     client = EtcdCoordination(etcd.endpoints, user=User("root", "secret"))
     clients.append(client)
-    await client.compare_and_swap(
-        "t/0", ABSENT, b""
-    )  # before authentication is switched on, the user does no harm
+    # before authentication is switched on, the user does no harm
+    await client.compare_and_swap("t/0", ABSENT, b"")
     await authenticated(etcd)
     with pytest.raises(AuthExpired):
         await client.compare_and_swap("t/1", ABSENT, b"")
@@ -666,9 +664,8 @@ async def test_f28_a_restored_backup_is_reported_to_watches_and_registrations_re
     restored = await anext(watch)
     assert isinstance(restored, Restored)
     assert restored.found_revision < restored.seen_revision
-    events = await until(
-        watch, "t/i"
-    )  # as fast as the registration is back, its key may be in the first reading already
+    # as fast as the registration is back, its key may be in the first reading already
+    events = await until(watch, "t/i")
     assert {event.key for event in events if isinstance(event, Deleted)} == {"t/i", "t/other"}
     assert [
         event.entry.value for event in events if isinstance(event, Put) and event.entry.key == "t/topology"

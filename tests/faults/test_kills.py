@@ -121,9 +121,8 @@ async def test_who_takes_the_place_of_a_dead_one_gets_no_request_before_its_mode
             ):
                 await run.answered(20)
         await run.answered(100)
-        run.strike(
-            await run.find("gated", "standby", whole=False), "model"
-        )  # while it loads: the next one is given nothing to answer for
+        # while it loads: the next one is given nothing to answer for
+        run.strike(await run.find("gated", "standby", whole=False), "model")
         await run.answered(100)
         gate.touch()
         await run.redundant()

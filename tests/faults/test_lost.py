@@ -335,9 +335,8 @@ async def test_f23_a_primary_stopped_just_below_the_timeout_keeps_its_role(tmp_p
         for operator in ("first", "last", "first"):
             await run.answered(40)
             target = await run.kill(operator, "primary", "proxy", signal.SIGSTOP)
-            await run.stalled(
-                1.5
-            )  # the scenario: shorter than what is suspicious, far longer than what is so by default
+            # the scenario: shorter than what is suspicious, far longer than what is so by default
+            await run.stalled(1.5)
             run.strike(target, "proxy", signal.SIGCONT)
         await run.answered(40)
         assert await run.epochs() == before

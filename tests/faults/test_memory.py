@@ -23,9 +23,8 @@ def private_bytes(pid: int) -> int:
 
 
 async def test_f41_memory_is_flat_over_many_requests_with_failovers_between(tmp_path: Path) -> None:
-    graphs = changed(
-        tmp_path, ("requestTimeout: 20s", "requestTimeout: 20s, repliesKept: 500")
-    )  # what is kept on purpose is no leak
+    # what is kept on purpose is no leak
+    graphs = changed(tmp_path, ("requestTimeout: 20s", "requestTimeout: 20s, repliesKept: 500"))
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=16, keep=True):
             await run.answered(REQUESTS // 5, within_s=600)

@@ -40,9 +40,8 @@ class BadNetwork(Supervisor):
 
     def arrange(self, launch: Launch) -> Launch:
         port = free_ports().client
-        while (
-            port in self.taken
-        ):  # free again behind, but the forwarder of one that has ended still listens in front
+        # free again behind, but the forwarder of one that has ended still listens in front
+        while port in self.taken:
             port = free_ports().client
         self.taken.add(port)
         forwarder = Forwarder(
@@ -128,10 +127,8 @@ async def test_f21_links_clogged_one_by_one_and_opened_in_random_order(tmp_path:
 
 async def test_f5_a_primary_serves_on_while_a_joiner_is_stuck_within_its_copy(tmp_path: Path) -> None:
     large = ("stateBytes: 65536", f"stateBytes: {STATE_BYTES}")
-    async with (
-        bad_network(tmp_path, "60s", large) as (run, network),
-        run.load(clients=4),
-    ):  # nobody is suspected for being silent meanwhile
+    # nobody is suspected for being silent meanwhile
+    async with bad_network(tmp_path, "60s", large) as (run, network), run.load(clients=4):
         await run.answered(20)
         before = await run.epochs()
         network.cut_within_copy = "first"

@@ -52,9 +52,8 @@ async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: P
             await run.answered(40)
             await run.redundant()
             assert target.id in (await run.topology()).revoked
-            async with asyncio.timeout(
-                REDUNDANT_S
-            ):  # it hears of that by itself, and its process comes back under another id
+            # it hears of that by itself, and its process comes back under another id
+            async with asyncio.timeout(REDUNDANT_S):
                 while target.id in {item.id for item in (await run.view()).instances}:
                     await run.answered(1)
             assert await epoch(run, operator) == before + 1
@@ -134,9 +133,8 @@ async def test_f19_a_bridge_two_reach_a_third_and_not_each_other(tmp_path: Path)
         await run.answered(40)
         target = await run.find("last", "primary")
         before = await epoch(run, "last")
-        with hosts.cuts(
-            (target.id, "here"), ("here", target.id)
-        ):  # managers and frontends; etcd and all operators reach it
+        # managers and frontends; etcd and all operators reach it
+        with hosts.cuts((target.id, "here"), ("here", target.id)):
             await run.stalled(1.0)
         await run.answered(40)
         await run.redundant()

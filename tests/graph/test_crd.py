@@ -70,9 +70,8 @@ def expected(rule: object) -> Schema:
             )
         case Part(short=""):
             return expected_object(rule.cls)
-        case (
-            Part() | resource.Sources()
-        ):  # text or something else: only a schema without type allows both; the webhook looks inside
+        case Part() | resource.Sources():
+            # text or something else: only a schema without type allows both; the webhook looks inside
             return {"x-kubernetes-preserve-unknown-fields": True}
         case resource.RowShape():
             return {

@@ -690,9 +690,8 @@ def test_i4_one_of_two_routed_values_left_out_of_a_combine() -> None:
         done(),
     ]
     holds(*lines, unit("q 1/1", "0/0", "p1 a1", "q1"))
-    assert "I4" not in broken(
-        *lines, unit("q 1/1", "0/0", "p1", "q1")
-    )  # a1 is not visible: it may have been replaced
+    # a1 is not visible: it may have been replaced
+    assert "I4" not in broken(*lines, unit("q 1/1", "0/0", "p1", "q1"))
     assert "I4" in broken(*lines, unit("q 1/1", "0/0", "a1", "q1"))
 
 

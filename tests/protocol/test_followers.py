@@ -102,9 +102,8 @@ def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
     feed(rig, 3)
     assert not of(rig.get("q-2", RecordAck("q", 1, 4, 4)), NoteDurable)
     assert of(rig.after(1.0), StateCopy, "q-3")[0].version == 3, "if that was lost, again"
-    rig.step(
-        CasSettled(at(2, "q-2", joining=("q-3",)), 2, committed=False)
-    )  # of what had been proposed meanwhile
+    # of what had been proposed meanwhile
+    rig.step(CasSettled(at(2, "q-2", joining=("q-3",)), 2, committed=False))
     effects = rig.get("q-3", RecordAck("q", 1, 3, 3))
     assert of(effects, Propose)[0].topology.find("q").in_sync == ("q-2", "q-3")
 

@@ -176,9 +176,8 @@ def test_a_suspect_whose_request_completes_while_it_runs_holds_up_no_other():
     heard(rig, rig.token("p-1", value("p", R0, "p:0"), attempts=1))
     assert rig.units == (R0,)
     assert not rig.want(), "the capture before is not complete"
-    completed = rig.get(
-        "F-1", Completion(((0, 1, ()),))
-    )  # the state had begun again from less than what that stems from
+    # the state had begun again from less than what that stems from
+    completed = rig.get("F-1", Completion(((0, 1, ()),)))
     assert of(completed, AbandonBatch)
     rig.step(BatchFailed(rig.batch, "abandoned", False))
     said = rig.token("p-1", value("p", R1, "p:1"), attempts=1)

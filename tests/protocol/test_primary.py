@@ -455,9 +455,8 @@ def test_lanes_of_one_request_that_stem_from_two_executions_of_a_fan_out_do_not_
         "q",
         topo(1, table("p", ("p-1", 1)), rset("q", "q-1", "q-2")),
     )
-    rig.token(
-        "p-1", value("p", R1, "p:9")
-    )  # the others wait for this one, and are taken together if there is room
+    # the others wait for this one, and are taken together if there is room
+    rig.token("p-1", value("p", R1, "p:9"))
     for number, lane in enumerate(LANES):
         rig.token("p-1", value("p", R0, f"p:{number}", lane=lane, fan=(("s", f"s-{number}:1"),)))
     for number in range(2):

@@ -325,9 +325,8 @@ def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patienc
     for _ in range(3):
         rig.get("q-1", Suspect("p-1", "silent"))
         rig.after(1.0)
-        rig.get(
-            "p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1)
-        )  # late, so it is given more time from now on
+        # late, so it is given more time from now on
+        rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))
     assert rig.machine.suspicions.timeout_s > limits.probe_again_after_s
     rig.get("q-1", Suspect("p-1", "silent"))
     for _ in range(30):

@@ -93,7 +93,9 @@ def test_what_may_have_been_applied_is_never_retryable() -> None:
         "Unavailable",
         "AuthExpired",
     }
-    assert all(isinstance(kind.guilty, errors.Guilty) for kind in CoordinationError.__subclasses__())
+    assert all(
+        isinstance(kind.responsible, errors.ResponsibleParty) for kind in CoordinationError.__subclasses__()
+    )
 
 
 @pytest.mark.parametrize(

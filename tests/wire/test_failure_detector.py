@@ -8,8 +8,8 @@ import pytest
 from hams_protocol import limits as core
 from hams_wire import failure_detector
 from hams_wire.failure_detector import (
+    ArrivalWindow,
     FailureDetector,
-    Rhythm,
     suspicion_gap_max_s,
     suspicion_gaps,
     suspicion_stretch_max,
@@ -20,7 +20,7 @@ EVERY = 0.03
 
 
 def ticks(detector: FailureDetector, start: float, end: float) -> list[str]:
-    """Checks at the promised rhythm; everybody suspected on the way."""
+    """Checks at the promised interval; everybody suspected on the way."""
     seen: list[str] = []
     steps = round((end - start) / EVERY)
     for step in range(1, steps + 1):
@@ -57,50 +57,50 @@ def test_a_starved_observer_judges_nobody_until_it_has_been_on_time_for_a_while(
     assert ticks(detector, now + 1.2, now + 5.0) == ["b"]
 
 
-def test_a_fast_rhythm_never_shortens_the_configured_time() -> None:
-    rhythm = Rhythm(0.0)
+def test_short_gaps_never_shorten_the_configured_time() -> None:
+    window = ArrivalWindow(0.0)
     for step in range(1, 1000):
-        rhythm.record(step * 0.001)
-    assert rhythm.timeout_s(AFTER) == AFTER
+        window.record(step * 0.001)
+    assert window.timeout_s(AFTER) == AFTER
 
 
 def test_an_irregular_peer_earns_patience_but_not_without_end() -> None:
     rng = random.Random(7)
-    rhythm, slow = Rhythm(0.0), Rhythm(0.0)
+    window, slow = ArrivalWindow(0.0), ArrivalWindow(0.0)
     now = 0.0
     for _ in range(500):
         now += rng.choice((0.02, 0.2))
-        rhythm.record(now)
+        window.record(now)
     for step in range(1, 100):
         slow.record(step * 60.0)
-    assert AFTER < rhythm.timeout_s(AFTER) < suspicion_stretch_max * AFTER
+    assert AFTER < window.timeout_s(AFTER) < suspicion_stretch_max * AFTER
     assert slow.timeout_s(AFTER) == AFTER, "who was stopped for a minute is not slow"
     for _ in range(suspicion_gaps):
         now += suspicion_gap_max_s
-        rhythm.record(now)
-    assert rhythm.timeout_s(AFTER) == suspicion_stretch_max * AFTER
+        window.record(now)
+    assert window.timeout_s(AFTER) == suspicion_stretch_max * AFTER
 
 
 def test_the_threshold_is_where_a_gap_so_long_has_a_probability_of_one_in_a_hundred_million() -> None:
     rng = random.Random(3)
-    rhythm, now = Rhythm(0.0), 0.0
+    window, now = ArrivalWindow(0.0), 0.0
     for _ in range(suspicion_gaps):
         now += rng.gauss(0.3, 0.05)
-        rhythm.record(now)
-    unlikely = 0.5 * erfc((rhythm.timeout_s(AFTER) - rhythm.gaps.mean_s) / rhythm.gaps.deviation_s / sqrt(2))
+        window.record(now)
+    unlikely = 0.5 * erfc((window.timeout_s(AFTER) - window.gaps.mean_s) / window.gaps.deviation_s / sqrt(2))
     assert -log10(unlikely) == pytest.approx(8.0, abs=0.1)
 
 
-def test_a_rhythm_that_calms_down_is_trusted_less_again() -> None:
-    rhythm = Rhythm(0.0)
+def test_a_peer_whose_gaps_become_short_again_is_suspected_sooner_again() -> None:
+    window = ArrivalWindow(0.0)
     now = 0.0
     for _ in range(20):
         now += 0.5
-        rhythm.record(now)
+        window.record(now)
     for _ in range(200):
         now += 0.03
-        rhythm.record(now)
-    assert rhythm.timeout_s(AFTER) == AFTER
+        window.record(now)
+    assert window.timeout_s(AFTER) == AFTER
 
 
 def test_F23_an_observer_that_was_paused_blames_nobody() -> None:
@@ -135,36 +135,36 @@ def test_who_is_forgotten_or_unknown_is_not_suspected() -> None:
 
 
 def test_old_signs_of_life_do_not_turn_the_clock_back() -> None:
-    rhythm = Rhythm(1.0)
-    rhythm.record(2.0)
-    rhythm.record(1.5)
-    assert rhythm.heard_s == 2.0
+    window = ArrivalWindow(1.0)
+    window.record(2.0)
+    window.record(1.5)
+    assert window.heard_s == 2.0
 
 
 @pytest.mark.parametrize(("after", "every"), [(0.1, 0.1), (0.1, 0.0), (0.1, 0.2)])
-def test_a_rhythm_of_checks_that_cannot_work_is_refused(after: float, every: float) -> None:
+def test_an_interval_of_checks_that_cannot_work_is_refused(after: float, every: float) -> None:
     with pytest.raises(ValueError, match="check_every_s"):
         FailureDetector(after, every)
 
 
 def test_a_wrong_suspicion_doubles_the_patience_and_calm_takes_it_back() -> None:
-    rhythm = Rhythm(0.0)
+    window = ArrivalWindow(0.0)
     now = 0.0
 
     def regular(seconds: float) -> None:
         nonlocal now
         for _ in range(round(seconds / EVERY)):
             now += EVERY
-            rhythm.record(now)
+            window.record(now)
 
     for factor in (2.0, 4.0, suspicion_stretch_max):
-        rhythm.suspected = True
+        window.suspected = True
         regular(1.0)
-        assert rhythm.timeout_s(AFTER) == pytest.approx(factor * AFTER)
+        assert window.timeout_s(AFTER) == pytest.approx(factor * AFTER)
     regular(failure_detector.suspicion_calm_s)
-    assert rhythm.timeout_s(AFTER) == pytest.approx(suspicion_stretch_max / 2 * AFTER)
+    assert window.timeout_s(AFTER) == pytest.approx(suspicion_stretch_max / 2 * AFTER)
     regular(4 * failure_detector.suspicion_calm_s)
-    assert rhythm.timeout_s(AFTER) == AFTER
+    assert window.timeout_s(AFTER) == AFTER
 
 
 def wrong_suspicions(seed: int) -> int:

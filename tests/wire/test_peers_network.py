@@ -31,8 +31,7 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_wire import limits
-from hams_wire.peers import connection, frames, handshake, outbox
-from hams_wire.peers import door as door_module
+from hams_wire.peers import connection, frames, handshake, outbox, tls_listener
 from hams_wire.peers.addresses import Tcp, Unix, is_at, parse
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.connection import Receiving, Sending
@@ -784,18 +783,18 @@ async def test_F38_handshakes_that_never_end_are_bounded_and_others_wait_their_t
 ) -> None:
     """Strangers connect and say nothing: memory is held for a few of them, and who has a certificate comes in
     when they are gone."""
-    monkeypatch.setattr(door_module, "handshakes_max", 4)
+    monkeypatch.setattr(tls_listener, "handshakes_max", 4)
     a = await make("a", tls=held(tmp_path / "a", authority))
-    door = a.network._door
-    assert door is not None
+    listener = a.network._tls_listener
+    assert listener is not None
     strangers = [await raw(a) for _ in range(20)]
-    while door.handshakes < 4:  # noqa: ASYNC110 # a door has no event for it
+    while listener.handshakes < 4:  # noqa: ASYNC110 # a listener has no event for it
         await asyncio.sleep(0)
     friend = await make("f", tls=held(tmp_path / "f", authority))
     friend.network.set_members({"a": a.network.address})
     for _ in range(100):
         await asyncio.sleep(0)
-        assert door.handshakes <= 4
+        assert listener.handshakes <= 4
     for _, writer in strangers:
         writer.transport.abort()
     await friend.until_up("a")
@@ -806,9 +805,9 @@ async def test_F38_strangers_who_say_nothing_keep_nobody_out(
     make: Make, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They hold all places and go on to wait; the oldest give way to those behind them."""
-    monkeypatch.setattr(door_module, "handshakes_max", 4)
+    monkeypatch.setattr(tls_listener, "handshakes_max", 4)
     monkeypatch.setattr(limits, "handshake_s", 3600.0)
-    monkeypatch.setattr(door_module, "handshake_unhurried_s", 0.01)
+    monkeypatch.setattr(tls_listener, "handshake_unhurried_s", 0.01)
     a = await make("a", tls=held(tmp_path / "a", authority))
     strangers = [await raw(a) for _ in range(20)]
     friend = await make("f", tls=held(tmp_path / "f", authority))

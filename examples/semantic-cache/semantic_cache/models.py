@@ -50,9 +50,8 @@ class Cache(hams_sdk.Model):
         self.threshold = float(config.get("threshold", 0.8))
         capacity = int(config.get("capacity", 1024))
         self.vectors = np.zeros((capacity, int(config.get("dim", 256))), np.float32)
-        self.count = np.zeros(
-            (), np.int64
-        )  # answers ever remembered; the next place is count modulo capacity
+        # answers ever remembered; the next place is count modulo capacity
+        self.count = np.zeros((), np.int64)
         self.answers: list[bytes] = [b""] * capacity
         return {
             "vectors": self.vectors,

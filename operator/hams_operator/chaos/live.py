@@ -356,10 +356,11 @@ class LiveRun:
                 )
             return
         item = self._observe().item
+        # a merge patch knows whole lists only; the version keeps somebody else's change from being undone
         operators = [
             {**op, "model": {**op["model"], "image": image}} if op["name"] == operator else op
             for op in item["spec"]["operators"]
-        ]  # a merge patch knows whole lists only; the version keeps somebody else's change from being undone
+        ]
         body: Json = {
             "metadata": {"resourceVersion": item["metadata"]["resourceVersion"]},
             "spec": {"operators": operators},

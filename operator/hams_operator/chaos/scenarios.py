@@ -222,9 +222,8 @@ def controllers_killed_in_a_change(run: Run, aim: Aim) -> None:
 def etcd_member_lost(run: Run, aim: Aim) -> None:
     """F27: a member of etcd and a primary go by force at once: the others serve on, and the one that is back
     finds its data again."""
-    primary = run.pod_of(
-        stateful(run, aim), PRIMARY
-    )  # asked before: the API server may be connected with the member that goes
+    # asked before: the API server may be connected with the member that goes
+    primary = run.pod_of(stateful(run, aim), PRIMARY)
     run.lose_etcd_member()
     run.delete(primary, force=True)
     run.changed()

@@ -149,17 +149,15 @@ async def _under_load(
         except InvalidGraph as error:
             complain(f"the graph on the cluster cannot be read by this version: {error.problems[0]}")
         url = load.url
-        if (
-            url is None
-        ):  # by connections of its own: the load's are many, and what is done to pods must not wait
+        # by connections of its own: the load's are many, and what is done to pods must not wait
+        if url is None:
             way = await stack.enter_async_context(connect(target))
             url = (await stack.enter_async_context(way.reach(graph.data.name))).url
         client = await stack.enter_async_context(
             InferClient(url, graph.data.name, load_request_s, load.token)
         )
-        source = samples(
-            graph, Path(os.devnull), load.data
-        )  # no file of the graph here: random tensors, or the data given
+        # no file of the graph here: random tensors, or the data given
+        source = samples(graph, Path(os.devnull), load.data)
         traffic = Traffic(client, source, load.rate, REQUESTS_MAX, judge=shape_judge(graph), resend=True)
         stop = asyncio.Event()
         begun.set_result(GraphUnderLoad(cluster, graph, traffic, stop, time.monotonic()))

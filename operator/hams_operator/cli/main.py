@@ -546,13 +546,13 @@ def image_build(
 @app.command(context_settings=_RAW)
 def sim(context: typer.Context) -> None:
     """Simulate histories: hams sim --histories N --seed S."""
-    raise Code(_foreign("hams_sim.runner", "the simulator", context.args))
+    raise Code(_delegate("hams_sim.runner", "the simulator", context.args))
 
 
 @history_app.command("check", context_settings=_RAW)
 def history_check(context: typer.Context) -> None:
     """Check a recorded history: hams history check DIR."""
-    raise Code(_foreign("hams_history.command", "the history checker", ["check", *context.args]))
+    raise Code(_delegate("hams_history.command", "the history checker", ["check", *context.args]))
 
 
 @app.command(context_settings=_RAW)
@@ -563,7 +563,7 @@ def bench(context: typer.Context) -> None:
     raise Code(work.bench(context.args))
 
 
-def _foreign(module: str, what: str, arguments: list[str]) -> int:
+def _delegate(module: str, what: str, arguments: list[str]) -> int:
     """Hand the arguments to another part's own command."""
     if importlib.util.find_spec(module) is None:
         raise CommandError(f"{what} is not in this installation (no module {module})")

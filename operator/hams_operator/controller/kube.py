@@ -239,11 +239,8 @@ class KubeClient:
 
     async def apply(self, resource: Resource, namespace: str, name: str, item: Json, sub: str = "") -> Json:
         """See `Kube.apply`."""
-        query = {
-            "fieldManager": FIELD_MANAGER,
-            "force": "true",
-            "fieldValidation": "Ignore",
-        }  # an apply looks at fields by itself, and again if asked to
+        # an apply looks at fields by itself, and again if asked to
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Ignore"}
         return await self._ask(
             "PATCH", resource.url(namespace, name, sub), body=item, query=query, content_type=APPLY
         )
@@ -472,13 +469,8 @@ async def client_of(context: str | None = None) -> KubeClient:
         raise NoCluster(
             f"no cluster to talk to: {error.filename or files}: {error.strerror or error}"
         ) from None
-    except (
-        yaml.YAMLError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-    ) as error:  # it takes for granted what a file holds
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # it takes for granted what a file holds
         raise NoCluster(
             f"no cluster to talk to: expected a kubeconfig in {files}: {' '.join(str(error).split())}"
         ) from None

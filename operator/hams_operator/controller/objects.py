@@ -25,7 +25,7 @@ class Objects:
         self._kube = kube
         self._store = store
 
-    async def strangers(self, place: GraphRef, items: Iterable[Json]) -> list[str]:
+    async def not_owned(self, place: GraphRef, items: Iterable[Json]) -> list[str]:
         """Kind and name of those that are there and are somebody else's. Objects that nobody has labelled are
         not followed, so each is asked for."""
         names = []
@@ -39,8 +39,9 @@ class Objects:
         """Make those that are missing: Deployments last, as nothing shall run of what cannot be whole. Raises
         KubeError.
 
-        Returns strangers (kind and name), and of `items` those that are ours and there: they have lost their
-        labels, or were not seen yet. Where there is a stranger, what was made here is taken back.
+        Returns those that somebody else owns (kind and name), and of `items` those that are ours and there:
+        they have lost their labels, or were not seen yet. Where one is not owned, what was made here is taken
+        back.
         """
         made: list[Json] = []
         there_already = []
@@ -58,9 +59,8 @@ class Objects:
                     raise
                 if not is_ours(there, place.owner_uid):
                     await self._take_back(place, made)
-                    return await self.strangers(place, items) or [
-                        f"{kind} {name}"
-                    ], []  # gone by now: nobody tells, so it is looked for again
+                    # gone by now: nobody tells, so it is looked for again
+                    return await self.not_owned(place, items) or [f"{kind} {name}"], []
                 there_already.append(item)
                 continue
             made.append(held)

@@ -91,9 +91,8 @@ class Controller:
                 self._identities.doubt()
             for every in self._keys.values():
                 self.workers.enqueue(every)
-        key = self._keys.get(graph_uid) or self._keys.get(
-            graph_uid.rpartition("-r")[0]
-        )  # a later incarnation
+        # a later incarnation
+        key = self._keys.get(graph_uid) or self._keys.get(graph_uid.rpartition("-r")[0])
         if key is not None:
             self.workers.enqueue(key)
 
@@ -133,9 +132,8 @@ class Controller:
     async def _check_again(self) -> None:
         """Certificates end without anything happening."""
         while True:
-            await asyncio.sleep(
-                limits.certificate_check_s / 2
-            )  # what was looked at holds as long: together not longer than that time
+            # what was looked at holds as long: together not longer than that time
+            await asyncio.sleep(limits.certificate_check_s / 2)
             for key in self._keys.values():
                 self.workers.enqueue(key)
 
@@ -233,9 +231,8 @@ async def _health(
         nonlocal token, read_at
         if options.settings.tls:
             now = asyncio.get_running_loop().time()
-            if (
-                not token or now - read_at > limits.certificate_check_s
-            ):  # strangers do not make us ask the API server
+            # strangers do not make us ask the API server
+            if not token or now - read_at > limits.certificate_check_s:
                 try:
                     token, read_at = (
                         await metrics_token(kube, options.namespace, options.metrics_secret),

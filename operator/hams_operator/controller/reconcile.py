@@ -24,11 +24,11 @@ from hams_operator.controller.observation import Observation, place_of
 from hams_operator.controller.planning import GraphPlan, plan_of
 from hams_operator.controller.pod_steps import PodSteps, next_check_s, not_created, pod_steps
 from hams_operator.controller.publishing import publish, rfc3339_now
-from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import incarnation_of
 from hams_operator.controller.secrets import NotOwned
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.successions import advance, give_up
+from hams_operator.controller.worker_thread import Busy, WorkerThread
 from hams_operator.controller.workers import Requeue
 from hams_operator.plan.change import Decision, restarts
 from hams_operator.plan.desired import desired
@@ -93,7 +93,7 @@ class Reconciler:
         self._settings = settings
         self._identities = identities
         self._objects = Objects(kube, store)
-        self._aside = Aside("graphs")
+        self._worker = WorkerThread("graphs")
         self._steps: dict[GraphKey, PodSteps] = {}
         self._ending_since: dict[GraphKey, float] = {}
 
@@ -174,7 +174,7 @@ class Reconciler:
     async def _apart(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What costs more the larger a graph is: one graph may delay itself, not the loop."""
         try:
-            return await self._aside.run(function, *arguments, **named)
+            return await self._worker.run(function, *arguments, **named)
         except Busy as busy:
             raise Requeue(str(busy)) from None
 
@@ -244,9 +244,9 @@ class Reconciler:
         changes = await self._apart(
             difference, wanted, list(seen.objects), place.owner_uid, replaceable=serves, given_up=given_up
         )
-        foreign = changes.foreign or await self._bring(seen, place, changes)
-        if foreign:
-            return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
+        not_owned = changes.not_owned or await self._bring(seen, place, changes)
+        if not_owned:
+            return NAME_TAKEN, f"{', '.join(not_owned)}: there already, and not of this graph"
         await self._take_away(self._store.pods(key), place, changes)
         if place.incarnation and serves and not changes.delete:
             await self._clear_past(self._store.pods(key), place)
@@ -258,15 +258,15 @@ class Reconciler:
         missing = [item for item in changes.apply if key_of(item) not in held]
         if _names(seen.item.get("status") or {}, NAME_TAKEN):
             # to make things and take them back, once is enough
-            foreign = await self._objects.strangers(place, missing)
-            if foreign:
-                return foreign
-        foreign, there = await self._objects.make(place, missing)
-        if not foreign:
+            not_owned = await self._objects.not_owned(place, missing)
+            if not_owned:
+                return not_owned
+        not_owned, there = await self._objects.make(place, missing)
+        if not not_owned:
             await self._objects.apply(
                 place, [item for item in changes.apply if item in there or key_of(item) in held]
             )
-        return foreign
+        return not_owned
 
     async def _take_away(self, pods: tuple[Pod, ...], place: GraphRef, changes: Difference) -> None:
         with_frontends = {str(pod.incarnation) for pod in pods if pod.of == FRONTEND_ROLE} - {

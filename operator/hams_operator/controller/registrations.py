@@ -94,9 +94,8 @@ async def watch_graphs(
         registry=registry_of(store),
         settings=settings_of(),
         standalone=True,
-        identity=cast(
-            "Identity", "hams-controller"
-        ),  # else it asks for the user's name, and in our image the user has none
+        # else it asks for the user's name, and in our image the user has none
+        identity=cast("Identity", "hams-controller"),
         clusterwide=not namespaces,
         namespaces=namespaces,
         stop_flag=stop,

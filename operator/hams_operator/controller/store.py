@@ -64,9 +64,8 @@ class Store:
         """Around a write of ours, and the `put` of its answer: what the watch says of the object meanwhile
         waits, as most often it is that answer."""
         key = kind, namespace, name
-        self._waiting.setdefault(
-            key, None
-        )  # two graphs may want an object of one name: then neither waits for the other
+        # two graphs may want an object of one name: then neither waits for the other
+        self._waiting.setdefault(key, None)
         try:
             yield
         finally:

@@ -58,9 +58,8 @@ async def advance(
         changed = record_of(step, record, new_uid, generation)
         await cache.take_step(old_uid, changed, guards_of(step.phase))
     except NotApplied as error:
-        log.info(
-            "succession of %s: something has changed meanwhile: %s", old_uid, error
-        )  # the watch tells, and it is judged anew
+        # the watch tells, and it is judged anew
+        log.info("succession of %s: something has changed meanwhile: %s", old_uid, error)
     return step
 
 

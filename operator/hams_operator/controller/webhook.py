@@ -22,7 +22,7 @@ from hams_operator.controller import limits
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
 from hams_operator.controller.options import ControllerOptions
-from hams_operator.controller.reading import Aside, Busy
+from hams_operator.controller.worker_thread import Busy, WorkerThread
 from hams_operator.plan.change import differing, lost_states
 from hams_operator.plan.names import ALLOW_STATE_LOSS, Json, Settings
 from hams_operator.plan.permitted import read_permitted
@@ -118,7 +118,7 @@ class Webhook:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded: Pair | None = None
         self._runner: web.AppRunner | None = None
-        self._aside = Aside("webhook")
+        self._worker = WorkerThread("webhook")
         self.listens = False
 
     async def run(self) -> None:
@@ -136,7 +136,7 @@ class Webhook:
                 await asyncio.sleep(pause_s)
         finally:
             self.listens = False
-            self._aside.close()
+            self._worker.close()
             if self._runner is not None:
                 await self._runner.cleanup()
 
@@ -152,11 +152,11 @@ class Webhook:
         log.info("the webhook listens on port %d", self._options.webhook_port)
 
     async def _validate(self, request: web.Request) -> web.Response:
-        """Any process that reaches the port may ask, the API server or not: the answer is made aside, and
-        what waits for it is bounded."""
+        """Any process that reaches the port may ask, the API server or not: the answer is made by
+        the worker thread, and the number of calls that wait for it is bounded."""
         body = await request.read()
         try:
-            return web.json_response(await self._aside.run(_answer, body, self._options.settings))
+            return web.json_response(await self._worker.run(_answer, body, self._options.settings))
         except (ValueError, RecursionError) as error:
             return web.Response(status=400, text=f"expected an AdmissionReview: {error}\n")
         except Busy as error:
@@ -196,9 +196,8 @@ class Webhook:
                     await self._kube.replace(SECRETS, namespace, name, item)
             except KubeError as error:
                 conflicts += 1
-                if (
-                    error.status != 409 or conflicts == limits.secret_tries
-                ):  # the other replica was faster: its certificate will do
+                # a conflict: the other replica was faster, and its certificate will do
+                if error.status != 409 or conflicts == limits.secret_tries:
                     raise
 
     async def _trust(self, pair: Pair) -> None:

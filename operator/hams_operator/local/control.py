@@ -1,4 +1,4 @@
-"""The supervisor's ear: a Unix socket, one JSON object per line, by which other `hams` commands reach a run.
+"""The supervisor's control socket: other `hams` commands reach a run by it. One JSON object per line.
 
 Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "down"}`, answer
 `{"ending": true}`, and the process ends when everything is down; question
@@ -85,8 +85,8 @@ class Supervised(Protocol):
         CoordinationError."""
 
 
-class Ear:
-    """The supervisor's end. `down` is called when somebody asks for the end of the `run`."""
+class ControlServer:
+    """The supervisor's end of the socket. `down` is called when somebody asks for the end of the `run`."""
 
     def __init__(self, run: Supervised, down: Callable[[], None]) -> None:
         self._run = run

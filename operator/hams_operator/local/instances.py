@@ -25,7 +25,7 @@ from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.home import GraphHome
 from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.metrics import path_of
-from hams_operator.local.observe import Cast, Observer, current
+from hams_operator.local.observe import Membership, Observer, current
 from hams_operator.local.places import MANAGER, Ends, Launch, LocalPod, Place, Replacements, pause_after
 from hams_operator.local.processes import send, start
 from hams_operator.local.starvation import CpuWaits
@@ -268,15 +268,16 @@ class Instances:
         try:
             if op.model.python:
                 pid = await self._start_fresh([op.model.python], arguments, environment, folder, output)
-            elif (
-                op.model.env
-            ):  # some are read when a process starts, or by imports that a warmed one has behind it
+            elif op.model.env:
+                # A forked process would miss some: those that are read when an interpreter starts, or by
+                # imports that the fork server has behind it.
                 pid = await self._start_fresh([sys.executable, "-P"], arguments, environment, folder, output)
             else:
                 pid = await self._fork_clients["model"].spawn(
                     "hams_sdk.serve", arguments, environment, folder, output
                 )
-        except (ForkServerLost, TimeoutError):  # nobody will report an end of what never was
+        except (ForkServerLost, TimeoutError):
+            # There is no process whose end would be reported, so nothing else would start the model again.
             self._spawn_task(self._restart_model(place, pod))
             return
         except OSError as error:
@@ -319,9 +320,9 @@ class Instances:
             self._exited(process.pid, status)
 
         self._fresh.add(process.pid)
-        self._spawn_task(
-            reap(), self._reapers
-        )  # no end of the run makes them obsolete: who waits for an end would never hear of it
+        # The end of the run cancels other tasks, but not this one: only this one reports that the process has
+        # ended, and `_reaped` waits for it.
+        self._spawn_task(reap(), self._reapers)
         return process.pid
 
     def _exited(self, pid: int, status: int) -> None:
@@ -362,14 +363,14 @@ class Instances:
             self._note_lateness(self._now() - due_s, self._waits.share(self._by_pid, self._now()))
             assert self._observer is not None, "started"
             try:
-                cast = await self._observer.cast()
+                membership = await self._observer.membership()
             except CoordinationError:  # nobody can register without etcd
                 missing_since.clear()
                 for place in self._left:
                     place.missing_s = self._now()
                 continue
-            members, revoked = cast.registered, cast.revoked
-            registered.update(members, cast.warming)
+            members, revoked = membership.registered, membership.revoked
+            registered.update(members, membership.warming)
             now = self._now()
             for place in list(self._places):
                 pod = place.pod
@@ -380,7 +381,7 @@ class Instances:
                         self._leave(place, pod)
                     continue
                 goes_by = current(pod.instance, pod.proxy_pid, members, revoked)
-                if pod.instance in cast.warming or (goes_by in members and goes_by not in revoked):
+                if pod.instance in membership.warming or (goes_by in members and goes_by not in revoked):
                     missing_since.pop(pod.instance, None)
                     continue
                 bound = hung_revoked_s if pod.instance in revoked else hung_missing_s
@@ -390,7 +391,7 @@ class Instances:
                     del missing_since[pod.instance]
             for place in self._left:
                 if place.pod is not None:
-                    self._settle_left(place, place.pod, cast)
+                    self._settle_left(place, place.pod, membership)
 
     def _note_lateness(self, by_s: float, share: float) -> None:
         """This process came so much too late to look after the others, and one of those waited for CPU for
@@ -413,15 +414,15 @@ class Instances:
         """How long an instance may hang: a process without CPU does not hang."""
         return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, hung_starved_s)
 
-    def _settle_left(self, place: Place, pod: LocalPod, cast: Cast) -> None:
+    def _settle_left(self, place: Place, pod: LocalPod, membership: Membership) -> None:
         """An instance that hangs is killed after a while, but not while its process may hold all that is left
         of a state: it may wake up. One that is back may lead, and have a state that nobody else has: it goes
         on until somebody has, then is asked to end, and hands over."""
         now = self._now()
-        goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
-        if goes_by in cast.registered and goes_by not in cast.revoked and not pod.ending:
+        goes_by = current(pod.instance, pod.proxy_pid, membership.registered, membership.revoked)
+        if goes_by in membership.registered and goes_by not in membership.revoked and not pod.ending:
             place.missing_s = now
-            if goes_by not in cast.alone and now - place.left_s > hung_kill_s:
+            if goes_by not in membership.alone and now - place.left_s > hung_kill_s:
                 log.warning(
                     "%s (pid %d) is back, and another one has its place: it is asked to end",
                     goes_by,
@@ -429,7 +430,7 @@ class Instances:
                 )
                 pod.ending = True
                 send(pod.proxy_pid, signal.SIGTERM)
-        elif cast.may_be_last(pod.instance):
+        elif membership.may_be_last(pod.instance):
             place.missing_s = now
         elif now - place.missing_s > self._patience_s(hung_kill_s):
             send(pod.model_pid, signal.SIGKILL)

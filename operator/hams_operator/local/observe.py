@@ -89,7 +89,7 @@ def holders_of(
     return frozenset(alone), frozenset(last)
 
 
-class Cast(msgspec.Struct, frozen=True):
+class Membership(msgspec.Struct, frozen=True):
     """The instances of a graph: `registered`, each with the process it runs in; those whose model is loading
     before that; `revoked` for ever; those that hold a state `alone`; those that may be the `last` holder of
     one, though they are silent."""
@@ -144,11 +144,11 @@ class Observer:
         entry = await self._coordination.get(records.topology_key(self._uid))
         return Topology() if entry is None else records.decode_topology(entry.value)
 
-    async def cast(self) -> Cast:
+    async def membership(self) -> Membership:
         """The instances of the graph by what etcd says of each. Raises CoordinationError."""
         snapshot = await self._coordination.get_prefix(records.prefix_of(self._uid))
         topology, members, warming = self._decoded(snapshot)
-        return Cast(
+        return Membership(
             {name: record.pid for name, record in members.items()},
             warming,
             frozenset(topology.revoked),
@@ -182,9 +182,10 @@ class Observer:
             current(name, pids.proxy, registered, topology.revoked): pids for name, pids in processes.items()
         }
         living = {name: pids for name, pids in sorted(named.items()) if alive(pids.proxy)}
+        # the dead are not waited for
         answers = await self._probe(
             {name: member.address for name, member in members.items() if name in living}
-        )  # the dead are not waited for
+        )
         managers = [
             name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked
         ]

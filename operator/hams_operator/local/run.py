@@ -18,7 +18,7 @@ import msgspec
 
 from hams_operator.graph_status import GraphStatus, awaited, said
 from hams_operator.limits import log_bytes_max, status_interval_s
-from hams_operator.local.control import Ear
+from hams_operator.local.control import ControlServer
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready, refused
 from hams_operator.local.supervisor import CannotStart, Supervisor
@@ -77,9 +77,9 @@ async def run(
         )
         supervisor.restore = options.restore
         supervisor.metrics_port = options.metrics_port
-        ear = Ear(supervisor, asked.set)
+        control_server = ControlServer(supervisor, asked.set)
         ended = loop.create_task(asked.wait())
-        work = loop.create_task(_work(supervisor, ear, options, report, keep_looking))
+        work = loop.create_task(_work(supervisor, control_server, options, report, keep_looking))
         try:
             await asyncio.wait((work, ended, supervisor.failed), return_when=asyncio.FIRST_COMPLETED)
             if supervisor.failed.done():
@@ -90,7 +90,7 @@ async def run(
             for task in (work, ended):
                 task.cancel()
             await asyncio.gather(work, ended, return_exceptions=True)
-            await ear.close()
+            await control_server.close()
             await supervisor.stop()
     except (CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, TimeoutError) as error:
         raise RunFailed(str(error) or "a process did not start in time") from None
@@ -112,7 +112,7 @@ def _patient(graph: Graph, suspect_after_s: float) -> Graph:
 
 async def _work(
     supervisor: Supervisor,
-    ear: Ear,
+    control_server: ControlServer,
     options: RunOptions,
     report: Callable[[GraphStatus], None],
     keep_looking: bool,
@@ -126,7 +126,7 @@ async def _work(
     try:
         async with asyncio.timeout(options.timeout_s):
             await supervisor.start()
-            await ear.open(supervisor.control)
+            await control_server.open(supervisor.control)
             await _until_ready(supervisor, on_status)
     except TimeoutError:
         if options.timeout_s is None:

@@ -378,9 +378,8 @@ class Supervisor(Instances):
                 primary=serving, epoch=item.epoch, insync=item.in_sync, version=versions.get(serving or "")
             )
             for item in topology.sets
-            for serving in (
-                None if item.lost else item.primary,
-            )  # a lost set names who held its state: nobody serves it
+            # a lost set names who held its state: nobody serves it
+            for serving in (None if item.lost else item.primary,)
             if item.name in self.graph.operators
         }
         return history.FinalLine(ops=ops, open=())

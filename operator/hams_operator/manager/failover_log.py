@@ -46,9 +46,8 @@ class FailoverLog:
         if isinstance(event, CasSettled | CasUnknown):
             self._proposing = False
         for effect in effects:
-            if isinstance(
-                effect, Propose
-            ):  # one at a time; the watch may tell of it before its outcome is known
+            # one at a time; the watch may tell of it before its outcome is known
+            if isinstance(effect, Propose):
                 self._before = self._machine.knowledge.topology
                 self._proposing = True
         if self._since and not self._proposing:

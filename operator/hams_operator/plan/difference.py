@@ -18,12 +18,12 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What to do, in this order. `foreign`: objects of that name that belong to somebody else; they are not
-    touched."""
+    """What to do, in this order. `not_owned`: wanted objects whose names somebody else has taken; those are
+    not touched."""
 
     apply: tuple[Json, ...]
     delete: tuple[Json, ...]
-    foreign: tuple[str, ...]
+    not_owned: tuple[str, ...]
 
 
 def key_of(item: Json) -> Key:
@@ -45,11 +45,11 @@ def difference(
     over = {str(number) for number in given_up}
     by_key = {key_of(item): item for item in held}
     wanted_keys = {key_of(item): item for item in wanted}
-    apply, foreign = [], []
+    apply, not_owned = [], []
     for key, item in wanted_keys.items():
         held_object = by_key.get(key)
         if held_object is not None and not is_ours(held_object, owner_uid):
-            foreign.append(f"{key[0]} {key[1]}")
+            not_owned.append(f"{key[0]} {key[1]}")
         elif held_object is None or not _same(held_object, item):
             apply.append(item)
     delete = []
@@ -60,7 +60,7 @@ def difference(
             _incarnation(other) for other in wanted_keys.values()
         }:
             delete.append(item)
-    return Difference(tuple(apply), tuple(delete), tuple(foreign))
+    return Difference(tuple(apply), tuple(delete), tuple(not_owned))
 
 
 def _incarnation(item: Json) -> str:

@@ -73,12 +73,8 @@ CPU answers late, and when all of a node are late, ending them would lose every 
 Failover does not wait for this: managers have replaced it long before."""
 
 
-LEAVE = (
-    "import os,signal\n"
-    f"pid=int(open({PID_FILE!r}).read())\n"
-    "os.kill(pid,signal.SIGTERM)\n"
-)  # fmt: skip
-"""What the proxy's preStop hook runs."""
+PRE_STOP = ["python3", "-I", "-m", "hams_sidecar.pre_stop", PID_FILE]
+"""What the proxy's preStop hook runs, in the proxy's own image."""
 
 SECRET_MODE = 0o440
 """Processes in the pod's group may read certificates and keys, no others."""
@@ -116,7 +112,7 @@ def operator_pod(
         "128Mi",
     )
     proxy["restartPolicy"] = "Always"
-    proxy["lifecycle"] = {"preStop": {"exec": {"command": ["python3", "-I", "-S", "-c", LEAVE]}}}
+    proxy["lifecycle"] = {"preStop": {"exec": {"command": PRE_STOP}}}
     proxy["volumeMounts"].append(_mount("link", LINK_DIR))
     model: Json = {
         "name": MODEL,

@@ -21,10 +21,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
 from hams_sidecar.endpoint.descriptors import ConnectionBounds
 from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.endpoint.rest_codec import encode_error
+from hams_sidecar.endpoint.slow_clients import Bodies, UntakenReplies
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens, TokensUnread
 from hams_sidecar.endpoint.upload import Server, Upload
 from hams_wire.loopback import origin_is_loopback
@@ -112,7 +112,7 @@ class Gate(Protocol):
         ...
 
 
-class InferDoor(Protocol):
+class InferHandler(Protocol):
     """Where infer requests go."""
 
     def room(self, nbytes: int, headers: list[tuple[bytes, bytes]]) -> memoryview:
@@ -125,10 +125,10 @@ class InferDoor(Protocol):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, bounded (see the module). Subclasses set `gate` and `door`."""
+    """uvicorn's protocol, bounded (see the module). Subclasses set `gate` and `infer_handler`."""
 
     gate: Gate
-    door: InferDoor
+    infer_handler: InferHandler
 
     def __init__(
         self,
@@ -170,9 +170,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # uvicorn narrows the type of `transport` as well.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(
-            high=0
-        )  # uvloop writes at once what is above, and the rest a turn of the loop later
+        # uvloop writes at once what is above, and the rest a turn of the loop later
+        transport.set_write_buffer_limits(high=0)
         bounds = self.gate.connections
         if len(self.connections) > bounds.http + bounds.refused:
             transport.abort()
@@ -205,9 +204,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server leaves. A client that has just connected and not sent anything yet is still served once;
         idle connections close."""
-        served: RequestResponseCycle | None = (
-            self.cycle
-        )  # None before the first request, whatever uvicorn's types say
+        # None before the first request, whatever uvicorn's types say
+        served: RequestResponseCycle | None = self.cycle
         if served is not None or self._deaf:
             super().shutdown()
             return
@@ -256,7 +254,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._bound_framing(len(data))
         if self._due is not None:
             due, self._due = self._due, None
-            self.door.serve(due)
+            self.infer_handler.serve(due)
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -316,7 +314,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             and not self.flow.read_paused
         ):
             self._switch(
-                BodyReceiver(self, upload, upload.reserve(self.door.room(self._length, upload.headers)))
+                BodyReceiver(
+                    self, upload, upload.reserve(self.infer_handler.room(self._length, upload.headers))
+                )
             )
 
     def body_received(self) -> None:
@@ -434,9 +434,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _begin_upload(self) -> None:
         """An infer request: its turn comes when all before it are answered."""
-        before: RequestResponseCycle | None = (
-            self.cycle
-        )  # None before the first request, whatever uvicorn's types say
+        # None before the first request, whatever uvicorn's types say
+        before: RequestResponseCycle | None = self.cycle
         keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
         self.cycle = self._upload = upload = Upload(self, self.headers, keep_alive, self.expect_100_continue)
         self._uploads.add(upload)
@@ -449,7 +448,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if isinstance(cycle, Upload):
-            self.door.serve(cycle)
+            self.infer_handler.serve(cycle)
         else:
             super()._start_asgi_task(cycle, app)
 
@@ -491,9 +490,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self.pipeline:
             waiting = self.pipeline.pop()
-            if (
-                not self.pipeline and not self._deaf
-            ):  # no sooner: requests that a client sends ahead would be held in memory
+            # no sooner: requests that a client sends ahead would be held in memory
+            if not self.pipeline and not self._deaf:
                 self.flow.resume_reading()
             self._start_asgi_task(*waiting)
             return
@@ -635,9 +633,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _runs(self) -> bool:
         """Whether a request of this connection is not yet answered."""
-        cycle: RequestResponseCycle | None = (
-            self.cycle
-        )  # None before the first request, whatever uvicorn's types say
+        # None before the first request, whatever uvicorn's types say
+        cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
 

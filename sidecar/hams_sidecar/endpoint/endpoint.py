@@ -152,7 +152,7 @@ class _HttpServer(uvicorn.Server):
             pass
 
         Connection.gate = serving
-        Connection.door = InferRoute(serving)
+        Connection.infer_handler = InferRoute(serving)
         self._connection_class = Connection
         super().__init__(
             uvicorn.Config(

@@ -5,7 +5,7 @@ grpc would read a whole message before it says that there is a call, for as long
 messages come as a stream, which looks the same on the wire: a handler begins with the headers and takes the
 one message itself. How much of a message has arrived cannot be seen, so one that is not there after a moment
 is counted as if it were as large as it may be; where there is no room for that, or there are too many calls,
-whoever has been sending for longest gives way (`crowd`).
+whoever has been sending for longest gives way (`slow_clients`).
 
 Invariant: no exception reaches grpc, which would show its text to the client.
 """
@@ -69,7 +69,7 @@ class GrpcCall:
 
     @property
     def arrived_bytes(self) -> int:
-        """`crowd.IncomingBody`: not known, so those over HTTP, of which it is, count as faster."""
+        """`slow_clients.IncomingBody`: not known, so those over HTTP, of which it is, count as faster."""
         return 0
 
     async def message(self, within_s: float) -> bytes | Refusal | None:
@@ -125,13 +125,13 @@ class GrpcCall:
         self.size = 0
 
     def give_way(self) -> None:
-        """`crowd.IncomingBody`: others need the room."""
+        """`slow_clients.IncomingBody`: others need the room."""
         self._gave_way = True
         self._settle()
         self.cut_off()
 
     def cut_off(self) -> None:
-        """`crowd.Reader`: others need the room."""
+        """`slow_clients.SlowReader`: others need the room."""
         if self._deadline is None:
             shut_down(self.context.peer())
         elif not self._deadline.expired():

@@ -56,7 +56,7 @@ _digits_max = 12
 
 
 class InferRoute:
-    """The infer route of one graph (`connection.InferDoor`)."""
+    """The infer route of one graph (`connection.InferHandler`)."""
 
     def __init__(self, serving: Serving) -> None:
         self.serving = serving

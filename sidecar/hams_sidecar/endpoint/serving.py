@@ -10,11 +10,11 @@ from typing import Protocol
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
-from hams_sidecar.endpoint.crowd import Bodies, IncomingBody, UntakenReplies
 from hams_sidecar.endpoint.descriptors import connection_bounds
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
+from hams_sidecar.endpoint.slow_clients import Bodies, IncomingBody, UntakenReplies
 from hams_sidecar.endpoint.tally import PromiseTally, RequestTally
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import (

@@ -107,11 +107,11 @@ class Upload(RequestResponseCycle):
 
     @property
     def arrived_bytes(self) -> int:
-        """`crowd.IncomingBody`."""
+        """`slow_clients.IncomingBody`."""
         return self.size
 
     def give_way(self) -> None:
-        """`crowd.IncomingBody`: others need the room."""
+        """`slow_clients.IncomingBody`: others need the room."""
         self._connection.give_way(self)
 
     def whole(self) -> Buffer:

@@ -41,9 +41,8 @@ class ModelChannel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio.Protocol."""
         self._transport = cast(asyncio.WriteTransport, transport)
-        self._transport.set_write_buffer_limits(
-            high=0
-        )  # uvloop writes at once what is above, and the rest a turn of the loop later
+        # uvloop writes at once what is above, and the rest a turn of the loop later
+        self._transport.set_write_buffer_limits(high=0)
         self._timer = asyncio.get_running_loop().call_later(HELLO_WAIT_S, self.close)
 
     def data_received(self, data: bytes) -> None:

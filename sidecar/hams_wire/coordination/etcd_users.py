@@ -22,9 +22,8 @@ NOBODY = "etcdserver: user name not found"
 async def lock(etcd: EtcdCoordination) -> None:
     """Let nobody in who is not a user. We have to be `root` ourselves. Raises CoordinationError."""
     if ROOT in (await _roles_of(etcd, ROOT) or ()):
-        await etcd.administer(
-            "AuthEnable", pb.AuthEnableRequest(), pb.AuthEnableResponse
-        )  # etcd says yes to it again
+        # etcd says yes to it again
+        await etcd.administer("AuthEnable", pb.AuthEnableRequest(), pb.AuthEnableResponse)
         return
     await _add_role(etcd, ROOT)
     await _add_user(etcd, ROOT, ROOT)

@@ -117,9 +117,8 @@ class Sending(asyncio.BufferedProtocol):
         self.pid = 0
         self.offended: ConnectionRejected | None = None
         self.welcomed: asyncio.Future[int] = loop.create_future()
-        self.welcomed.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # it may be that nobody is left to look at it
+        # it may be that nobody is left to look at it
+        self.welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.closed: asyncio.Future[None] = loop.create_future()
         self._idle: asyncio.Future[None] | None = None
         self._owner = owner
@@ -216,9 +215,8 @@ class Sending(asyncio.BufferedProtocol):
             return
         tune(self._transport)
         self.pid = peer_exit.peer_pid(self._transport)
-        self._transport.set_write_buffer_limits(
-            high=1, low=0
-        )  # paused unless all is gone; with 0, TLS pauses for ever
+        # paused unless all is gone; with 0, TLS pauses for ever
+        self._transport.set_write_buffer_limits(high=1, low=0)
         self._transport.write(handshake.frame(self._hello))
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -12,7 +12,7 @@ None of them changes protocol state: the core lives with lost messages.
 
 import enum
 
-from hams_wire.errors import Guilty, WireError
+from hams_wire.errors import ResponsibleParty, WireError
 
 
 class PeerError(WireError):
@@ -54,7 +54,7 @@ def reason_of(error: "BadFrame | ConnectionRejected") -> ConnectionRejected:
 class NoRoom(PeerError):
     """A payload factory has no memory for what arrives. The message is dropped, its sender sends again."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS
     retryable = True
 
 
@@ -62,4 +62,4 @@ class NotSendable(PeerError):
     """A message that may not leave: over a bound of `limits.py`, of a class without a code, or with a number
     that has no encoding."""
 
-    guilty = Guilty.OURS
+    responsible = ResponsibleParty.OURS

@@ -211,9 +211,8 @@ class Inbox:
             rooms: list[Room] | None = [self._codec.factory.allocate(size) for size, _ in incoming.table]
         except NoRoom:
             rooms = None
-        if (
-            rooms is not None and header.data == incoming.total <= self._end - self._start
-        ):  # small, and all of it is here
+        # small, and all of it is here
+        if rooms is not None and header.data == incoming.total <= self._end - self._start:
             for room in rooms:
                 view = room.view
                 start, self._start = self._start, self._start + len(view)

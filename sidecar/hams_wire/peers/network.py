@@ -29,9 +29,9 @@ from hams_wire import limits, peer_exit
 from hams_wire.peers import addresses, handshake, visits
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
-from hams_wire.peers.door import Door
 from hams_wire.peers.errors import BadFrame, ConnectionRejected, NotSendable, RejectReason
 from hams_wire.peers.payload import PayloadFactory
+from hams_wire.peers.tls_listener import TlsListener
 from hams_wire.peers.visits import TLS_NAME
 from hams_wire.tls import Certificates, Stranger
 
@@ -186,7 +186,7 @@ class PeerNetwork:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
-        self._door: Door | None = None
+        self._tls_listener: TlsListener | None = None
         self._peers: dict[InstanceId, _Peer] = {}
         self._addresses: dict[InstanceId, str] = {}
         self._incoming: set[Receiving] = set()
@@ -213,8 +213,8 @@ class PeerNetwork:
                     )
                     bound = self._server.sockets[0].getsockname()
                 else:
-                    self._door = await Door.open(host, port, self._tls, make)
-                    bound = self._door.bound
+                    self._tls_listener = await TlsListener.open(host, port, self._tls, make)
+                    bound = self._tls_listener.bound
                 self._address = str(addresses.Tcp(self._advertise or host, bound[1]))
 
     @property
@@ -238,8 +238,8 @@ class PeerNetwork:
         self._closing = True
         if self._server is not None:
             self._server.close()
-        if self._door is not None:
-            await self._door.close()
+        if self._tls_listener is not None:
+            await self._tls_listener.close()
         # Dialling ends before connections do, or each that is closed would be dialled again.
         for task in self._tasks:
             task.cancel()
@@ -448,9 +448,8 @@ class PeerNetwork:
                 await asyncio.shield(sending.welcomed)
         except (OSError, BadFrame, ConnectionRejected, asyncio.CancelledError):
             sending.abort()
-            sending.connection_lost(
-                None
-            )  # uvloop closes the transport of a cancelled dialling without a word
+            # uvloop closes the transport of a cancelled dialling without a word
+            sending.connection_lost(None)
             raise
         return sending
 

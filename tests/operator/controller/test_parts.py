@@ -234,9 +234,8 @@ async def test_what_happens_just_as_the_work_ends_is_worked_on_too(quick: None) 
     async def work(key: str) -> None:
         rounds.append(key)
         if len(rounds) == 1:
-            asyncio.get_running_loop().call_soon(
-                workers.enqueue, key
-            )  # when the task has returned, and before that is told
+            # when the task has returned, and before that is told
+            asyncio.get_running_loop().call_soon(workers.enqueue, key)
 
     workers = Workers(work)
     workers.begin()

@@ -243,9 +243,8 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
     moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
     await scene.reconcile()
-    assert (
-        of_operator(scene, "count")["version"] == 40
-    )  # the end of the epoch before; what was told of that one is old
+    # the end of the epoch before; what was told of that one is old
+    assert of_operator(scene, "count")["version"] == 40
     assert of_operator(scene, "count")["lastFailover"]["reason"] == "pair-count-1-aa was revoked"
     record = records.FailoverRecord(2, 41, "pair-count-1-aa: its connection broke")
     scene.write(records.failover_key(UID, "count"), records.encode_failover(record))
@@ -678,7 +677,7 @@ async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, lab
     assert not scene.kube.of("Deployment"), "nothing is begun that cannot be whole"
 
 
-async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> None:
+async def test_what_was_begun_before_an_object_not_owned_was_met_is_taken_back_once() -> None:
     scene = Scene()
     metadata = {"name": "pair-count", "namespace": "shop"}
     for kind, version in (("Deployment", "apps/v1"), ("PodDisruptionBudget", "policy/v1")):
@@ -708,7 +707,7 @@ async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> 
     assert len(scene.kube.of("Deployment")) == 4
 
 
-async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strangers() -> None:
+async def test_a_deployment_that_runs_already_ends_when_another_one_is_not_owned() -> None:
     scene = Scene()
     scene.kube.put(
         {
@@ -820,9 +819,8 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
     assert (progressing["status"], progressing["reason"]) == ("False", "NameTaken")
     assert scene.graph["status"]["message"] == progressing["message"] == scene.events()["NameTaken"]
     assert "NotReady" not in scene.events()
-    del scene.kube.items[
-        "ConfigMap", "shop", "pair-graph"
-    ]  # to be made as well: but it is known by now that not all can be
+    # to be made as well: but it is known by now that not all can be
+    del scene.kube.items["ConfigMap", "shop", "pair-graph"]
     before = len(scene.kube.calls)
     with pytest.raises(Requeue):
         await scene.reconcile()
@@ -997,7 +995,7 @@ class Hasty(FakeKube):
         return read
 
 
-async def test_a_stranger_that_goes_while_it_is_looked_at_is_not_forgotten() -> None:
+async def test_an_object_not_owned_that_goes_while_it_is_looked_at_is_not_forgotten() -> None:
     """Nothing was made that could be taken back, so no event would bring the next look."""
     scene = Scene()
     scene.kube = Hasty()

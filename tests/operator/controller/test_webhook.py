@@ -14,8 +14,8 @@ import yaml
 
 from hams_graph import InvalidGraph, load_text
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
-from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.webhook import _answer, _load, review
+from hams_operator.controller.worker_thread import Busy, WorkerThread
 from hams_operator.plan.names import ALLOW_STATE_LOSS
 
 from ..plan.kit import PAIR, SETTINGS, with_change
@@ -104,15 +104,15 @@ async def test_many_questions_at_once_are_answered_one_after_another_and_the_loo
         assert let_go.wait(30), "nobody let go: the loop stood still"
         return {}
 
-    aside = Aside("test", waiting_max=2)
-    first, second = (asyncio.ensure_future(aside.run(slow)) for _ in range(2))
+    worker = WorkerThread("test", waiting_max=2)
+    first, second = (asyncio.ensure_future(worker.run(slow)) for _ in range(2))
     await began.wait()
     with pytest.raises(Busy, match="2 others wait"):
-        await aside.run(slow)
+        await worker.run(slow)
     let_go.set()
     assert await asyncio.gather(first, second) == [{}, {}]
-    assert await aside.run(dict) == {}
-    aside.close()
+    assert await worker.run(dict) == {}
+    worker.close()
 
 
 def test_what_is_no_review_is_not_taken_for_one() -> None:

@@ -1,4 +1,4 @@
-"""The supervisor's ear and those who ask."""
+"""The supervisor's control socket and those who ask."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import pytest
 
 from hams_operator.graph_status import Condition, FailureInfo, GraphStatus, InstanceStatus
 from hams_operator.learning import NothingLearnt, learning
-from hams_operator.local.control import Ear, NoAnswer, ask
+from hams_operator.local.control import ControlServer, NoAnswer, ask
 from hams_operator.local.home import RunFile
 from hams_wire.errors import CoordinationError
 
@@ -31,12 +31,12 @@ def run(tmp_path):
 
 
 @pytest.fixture
-async def ear(run):
-    made: list[Ear] = []
+async def serve(run):
+    made: list[ControlServer] = []
 
     async def opened(status=None, down=lambda: None, restart=None, **more):
         asked = SimpleNamespace(status=status, allow_restart=restart, **more)
-        made.append(Ear(asked, down))
+        made.append(ControlServer(asked, down))
         await made[0].open(run.control)
 
     yield opened
@@ -44,36 +44,36 @@ async def ear(run):
         await item.close()
 
 
-async def test_status_comes_as_it_is(run, ear):
+async def test_status_comes_as_it_is(run, serve):
     async def status():
         return STATUS
 
-    await ear(status)
+    await serve(status)
     assert (await asyncio.to_thread(ask, run, "status")).status == STATUS
 
 
-async def test_down_is_confirmed_and_passed_on(run, ear):
+async def test_down_is_confirmed_and_passed_on(run, serve):
     asked = asyncio.Event()
 
     async def status():
         raise AssertionError("nobody asked")
 
-    await ear(status, asked.set)
+    await serve(status, asked.set)
     assert (await asyncio.to_thread(ask, run, "down")).ending
     assert asked.is_set()
 
 
-async def test_a_restart_is_passed_on_or_refused_with_the_reason(run, ear):
+async def test_a_restart_is_passed_on_or_refused_with_the_reason(run, serve):
     async def restart(name):
         return "" if name == "learner" else f"the state of {name} is not lost"
 
-    await ear(None, restart=restart)
+    await serve(None, restart=restart)
     assert (await asyncio.to_thread(ask, run, "restart", "learner")).restarts
     with pytest.raises(NoAnswer, match="the state of other is not lost"):
         await asyncio.to_thread(ask, run, "restart", "other")
 
 
-async def test_what_was_learnt_is_asked_for_and_forgotten_by_operator(run, ear):
+async def test_what_was_learnt_is_asked_for_and_forgotten_by_operator(run, serve):
     asked = []
 
     async def profile(operator):
@@ -83,7 +83,7 @@ async def test_what_was_learnt_is_asked_for_and_forgotten_by_operator(run, ear):
     async def forget(operator):
         return learning({"a": "Fifo", "b": "Distribution"}, operator)
 
-    await ear(profile=profile, forget=forget)
+    await serve(profile=profile, forget=forget)
     assert (await asyncio.to_thread(ask, run, "profile", "b")).profiles == ()
     assert asked == ["b"]
     assert (await asyncio.to_thread(ask, run, "forget")).forgets == ("b",)
@@ -103,14 +103,14 @@ def test_operators_that_learn_are_named_and_others_have_a_reason():
         learning({"a": "Fifo"}, "")
 
 
-async def test_what_cannot_be_answered_is_said(run, ear):
+async def test_what_cannot_be_answered_is_said(run, serve):
     class Away(CoordinationError):
         pass
 
     async def status():
         raise Away("no member can be reached")
 
-    await ear(status)
+    await serve(status)
     with pytest.raises(NoAnswer, match="g: etcd does not answer: no member can be reached"):
         await asyncio.to_thread(ask, run, "status")
     with pytest.raises(
@@ -119,11 +119,11 @@ async def test_what_cannot_be_answered_is_said(run, ear):
         await asyncio.to_thread(ask, run, "dance")
 
 
-async def test_garbage_is_answered_and_harms_nobody(run, ear):
+async def test_garbage_is_answered_and_harms_nobody(run, serve):
     async def status():
         return STATUS
 
-    await ear(status)
+    await serve(status)
     reader, writer = await asyncio.open_unix_connection(run.control)
     writer.write(b'{"ask": 3}\n')
     assert b"not a question" in await reader.readline()
@@ -165,7 +165,7 @@ def test_the_status_has_the_promised_names_and_failures_only_where_there_are_som
     )
 
 
-async def test_what_is_stored_is_read_and_given(run, ear):
+async def test_what_is_stored_is_read_and_given(run, serve):
     given = []
 
     async def stored(operator):
@@ -176,7 +176,7 @@ async def test_what_is_stored_is_read_and_given(run, ear):
     async def give(operator, data):
         given.append((operator, data))
 
-    await ear(stored=stored, give=give)
+    await serve(stored=stored, give=give)
     assert (await asyncio.to_thread(ask, run, "stored")).stored == {"a": b"\xff\x00", "b": b""}
     with pytest.raises(NoAnswer, match="g: nothing is learnt of c"):
         await asyncio.to_thread(ask, run, "stored", "c")

@@ -25,7 +25,7 @@ from hams_operator.local.instances import (
     hung_starved_s,
     start_ends_max,
 )
-from hams_operator.local.observe import Cast, holders_of
+from hams_operator.local.observe import Membership, holders_of
 from hams_operator.local.places import LocalPod, Place, hung_pause_s, pause_after, restart_pause_max_s
 from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import CannotStart, Supervisor
@@ -376,12 +376,12 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     monkeypatch.setattr(instances, "_now", lambda: now[0])
     place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     revoked = frozenset({"learner-1-abcd"} - {goes_by})
-    back = Cast({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
-    gone = Cast({"learner-7-0000": 77}, frozenset(), revoked)
+    back = Membership({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
+    gone = Membership({"learner-7-0000": 77}, frozenset(), revoked)
 
-    def check(cast: Cast, after_s: float = hung_check_s) -> list[tuple[int, signal.Signals]]:
+    def check(membership: Membership, after_s: float = hung_check_s) -> list[tuple[int, signal.Signals]]:
         now[0] += after_s
-        instances._settle_left(place, place.pod, cast)
+        instances._settle_left(place, place.pod, membership)
         values, sent[:] = list(sent), []
         return values
 
@@ -407,12 +407,12 @@ async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_
         for _ in range(100):
             now[0] += hung_kill_s
             instances._settle_left(
-                place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({last}))
+                place, place.pod, Membership({}, frozenset(), frozenset(), last=frozenset({last}))
             )
     assert not sent, "it may wake up, whatever id it goes by"
     now[0] += hung_kill_s + 1.0
     instances._settle_left(
-        place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({"learner-11"}))
+        place, place.pod, Membership({}, frozenset(), frozenset(), last=frozenset({"learner-11"}))
     )
     assert sent == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
 
@@ -481,7 +481,7 @@ async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatc
     checked = asyncio.Event()
 
     class Away:
-        async def cast(self):
+        async def membership(self):
             if place.missing_s:
                 checked.set()
             raise Lost("etcd is away")

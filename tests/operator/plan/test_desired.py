@@ -96,7 +96,9 @@ def test_the_proxy_is_a_native_sidecar_that_is_told_to_leave_at_once() -> None:
     pod = pod_of(PAIR, "pair-count")["spec"]
     proxy = pod["initContainers"][0]
     assert (proxy["name"], proxy["restartPolicy"], pod["containers"][0]["name"]) == (PROXY, "Always", MODEL)
-    assert "signal.SIGTERM" in proxy["lifecycle"]["preStop"]["exec"]["command"][-1]
+    hook = proxy["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[:-1] == ["python3", "-I", "-m", "hams_sidecar.pre_stop"]
+    assert hook[-1] == proxy["command"][proxy["command"].index("--pid-file") + 1]
     assert "lifecycle" not in pod["containers"][0]
     assert pod["shareProcessNamespace"] is True
     drain = float(proxy["command"][proxy["command"].index("--drain-s") + 1])

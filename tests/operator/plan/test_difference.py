@@ -30,7 +30,7 @@ def names(items: tuple[Json, ...]) -> set[str]:
 
 def test_nothing_is_done_where_all_is_as_wanted() -> None:
     items = difference(objects().values(), held(), UID, replaceable=True)
-    assert (items.apply, items.delete, items.foreign) == ((), (), ())
+    assert (items.apply, items.delete, items.not_owned) == ((), (), ())
 
 
 def test_what_is_missing_is_applied() -> None:
@@ -68,7 +68,7 @@ def test_what_belongs_to_others_is_never_touched() -> None:
         item["metadata"]["ownerReferences"][0]["uid"] = "somebody-else"
     items = difference(objects().values(), there, UID, replaceable=True)
     assert (items.apply, items.delete) == ((), ())
-    assert len(items.foreign) == len(there)
+    assert len(items.not_owned) == len(there)
 
 
 def test_an_earlier_incarnation_stays_until_the_next_one_serves() -> None:

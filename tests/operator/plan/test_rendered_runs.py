@@ -258,9 +258,8 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
         finally:
             for process in result.kubelet.processes.values():
                 if process.returncode is None:
-                    with contextlib.suppress(
-                        ProcessLookupError
-                    ):  # a model ends with its proxy, whose turn was before
+                    # a model ends with its proxy, whose turn was before
+                    with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
 

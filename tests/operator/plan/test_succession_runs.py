@@ -345,9 +345,8 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
             "n": [len(counts) + 3],
             "twice": [2 * (len(counts) + 3)],
         }
-        async with asyncio.timeout(
-            40
-        ):  # to be let go, nobody being left to hand over to, would take them longer
+        # to be let go, nobody being left to hand over to, would take them longer
+        async with asyncio.timeout(40):
             for name in (
                 "counting-frontend-0/frontend",
                 "counting-count-0/proxy",
@@ -430,9 +429,8 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
         many = asyncio.Event()
 
         async def client(number: int) -> None:
-            with contextlib.suppress(
-                ConnectionRefusedError, ConnectionResetError, json.JSONDecodeError
-            ):  # not accepted, or closed unread
+            # not accepted, or closed unread
+            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError, json.JSONDecodeError):
                 for request in itertools.count():
                     answers.append(await ask(f"c{number}-{request}", Ports.http))
                     if len(answers) == 50:

@@ -96,14 +96,12 @@ def test_words_on_suspects_are_forgotten_with_their_requests():
         net.ask("F-1")
         net.run()
         request = RequestId(0, n)
-        net.deliver(
-            "p-1", "F-1", Attempt("p", FEEDBACK, request, (), 1, 2 * n + 1)
-        )  # of a token that is yet to be made
+        # of a token that is yet to be made
+        net.deliver("p-1", "F-1", Attempt("p", FEEDBACK, request, (), 1, 2 * n + 1))
         net.op("p").answer(request)
         net.run()
-        net.deliver(
-            "p-1", "F-1", Attempt("F", "p", request, (), 1, 2 * n + 2)
-        )  # said again: its acknowledgement was lost
+        # said again: its acknowledgement was lost
+        net.deliver("p-1", "F-1", Attempt("F", "p", request, (), 1, 2 * n + 2))
     net.run()
     assert len(net.sends(AttemptAck, "F-1")) == 10
     assert net.machines["F-1"]._outbox._foretold == {}

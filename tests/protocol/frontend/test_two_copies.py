@@ -17,9 +17,8 @@ def test_two_copies_under_way_and_the_first_is_acknowledged() -> None:
     for key in "bcd":
         net.ask("F-1", key)
     net.run()
-    net.advance(
-        limits.copy_ask_after_s + 0.1
-    )  # the joiner is slow: it asks again, and a second copy is on its way
+    # the joiner is slow: it asks again, and a second copy is on its way
+    net.advance(limits.copy_ask_after_s + 0.1)
     for key in "efg":
         net.ask("F-1", key)
     net.run()

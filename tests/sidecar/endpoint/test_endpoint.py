@@ -117,9 +117,8 @@ async def test_connections_that_wait_to_be_accepted_are_still_served(serve, monk
     sockets = [socket.socket() for _ in range(20)]
     for waiting in sockets:
         waiting.setblocking(False)
-        waiting.connect_ex(
-            ("127.0.0.1", running.endpoint.address.http_port)
-        )  # done by the kernel; the loop has accepted none of them
+        # done by the kernel; the loop has accepted none of them
+        waiting.connect_ex(("127.0.0.1", running.endpoint.address.http_port))
     await running.endpoint._http.leave(5)
     for waiting in sockets:
         raw = Raw(*await asyncio.open_connection(sock=waiting))

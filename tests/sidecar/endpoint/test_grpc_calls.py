@@ -13,7 +13,7 @@ from tests.fuzz.http2 import RST_STREAM, Connection, frame, prefix
 from tests.sidecar.endpoint.doubles import PIXELS, FakePort, always, graph
 
 from hams_protocol.graph import FrontendSpec
-from hams_sidecar.endpoint import crowd, grpc_calls, grpc_service
+from hams_sidecar.endpoint import grpc_calls, grpc_service, slow_clients
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.grpc_calls import GrpcCall, _address
 from hams_sidecar.endpoint.grpc_service import grpc_small_message_bytes_max
@@ -113,7 +113,7 @@ async def test_F38_where_there_is_no_room_the_message_that_takes_longest_gives_w
     serve, connect, counted, monkeypatch
 ) -> None:
     monkeypatch.setattr(grpc_calls, "grpc_message_unhurried_s", 0.0)
-    monkeypatch.setattr(crowd, "body_unhurried_s", 0.0)
+    monkeypatch.setattr(slow_clients, "body_unhurried_s", 0.0)
     running = await serve(small(30.0))
     client = await connect(running)
     for stream in (1, 3, 5):
@@ -141,7 +141,7 @@ async def test_F38_calls_are_bounded_and_one_that_stalls_gives_way(
     client.call(5)
     await client.ended(5)
     assert client.over == {5}
-    monkeypatch.setattr(crowd, "body_unhurried_s", 0.0)
+    monkeypatch.setattr(slow_clients, "body_unhurried_s", 0.0)
     client.call(7)
     await asyncio.wait(
         [asyncio.create_task(client.ended(stream)) for stream in (1, 3)],

@@ -205,10 +205,8 @@ async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(
     await eventually((tmp_path / "capturing-2").exists)
     host.link.perform(EnterUpdate(number))
     (tmp_path / "go").touch()
-    events: list[Any] = [
-        await host.events.get(),
-        await host.events.get(),
-    ]  # on two connections: in either order
+    # on two connections: in either order
+    events: list[Any] = [await host.events.get(), await host.events.get()]
     state: Any = next(event.state for event in events if isinstance(event, Captured))
     assert np.frombuffer(image_of(state), dtype=np.int64, offset=state.nbytes - 8000).max() == 1
 
@@ -410,9 +408,8 @@ async def test_outputs_wait_for_room_and_what_can_never_fit_is_the_units_error(h
     await host.ready("Words")
     outside = host.outside
     host.begin(host.unit({"words": None, "x": np.zeros((1, 5000), np.float32)}, outside))
-    assert (
-        "too large" in (await host.next(BatchFailed)).message
-    )  # 60,000 bytes beside the 20,000 of the input
+    # 60,000 bytes beside the 20,000 of the input
+    assert "too large" in (await host.next(BatchFailed)).message
     host.begin(host.unit({"words": None, "x": np.zeros((1, 100), np.float32)}, outside))
     (small,) = (await host.next(BatchDone)).results
     assert len(read(small, "x")[0]) == 300

@@ -1,4 +1,4 @@
-"""The door for TLS connections: at most so many at a time that have not shown a certificate yet.
+"""A listener for TLS connections: at most so many at a time that have not shown a certificate yet.
 
 A server of the event loop begins a handshake for each connection, and each holds memory until it has failed.
 Here a handshake begins only when one of `handshakes_max` places is free; until then connections wait in the
@@ -29,7 +29,7 @@ accept_again_s = 0.2
 log = logging.getLogger("hams.wire.peers")
 
 
-class Door:
+class TlsListener:
     """A listening socket. `make` gives the protocol of each connection, which is told of it once the
     handshake is done."""
 
@@ -42,12 +42,12 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], float] = {}
         """Handshakes and when they began, oldest first."""
-        self._accepting = self._loop.create_task(self._accept(), name="TLS door")
+        self._accepting = self._loop.create_task(self._accept(), name="TLS listener")
 
     @classmethod
     async def open(
         cls, host: str, port: int, tls: Certificates, make: Callable[[], asyncio.BufferedProtocol]
-    ) -> "Door":
+    ) -> "TlsListener":
         """Listen at the first address of `host`. Raises OSError."""
         resolved = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

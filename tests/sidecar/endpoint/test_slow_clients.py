@@ -3,8 +3,8 @@
 from tests.sidecar.endpoint.doubles import PIXELS, FakePort, graph
 
 from hams_protocol.graph import FrontendSpec
-from hams_sidecar.endpoint import crowd
-from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
+from hams_sidecar.endpoint import slow_clients
+from hams_sidecar.endpoint.slow_clients import Bodies, UntakenReplies
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
 
@@ -42,7 +42,7 @@ def test_the_slowest_body_gives_way_but_not_the_one_that_asks_nor_one_that_has_j
     assert slow.gone
     assert not bodies.make_room(None, 10.0)
     assert len(bodies) == 2
-    assert bodies.make_room(None, 9.5 + crowd.body_unhurried_s)
+    assert bodies.make_room(None, 9.5 + slow_clients.body_unhurried_s)
     assert young.gone
 
 
@@ -72,7 +72,7 @@ HEAD = b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: x\r\n"
 
 
 async def test_F38_bodies_that_stall_give_way_to_one_that_comes(serve, monkeypatch, arrived) -> None:
-    monkeypatch.setattr(crowd, "body_unhurried_s", 0.0)
+    monkeypatch.setattr(slow_clients, "body_unhurried_s", 0.0)
     running = await serve(SMALL)
     holders = []
     serving = running.endpoint._serving
@@ -121,7 +121,7 @@ async def test_F38_replies_that_nobody_reads_are_bounded_together(serve) -> None
 
 
 def test_a_body_that_began_at_this_very_tick_of_the_clock_has_a_rate_too(monkeypatch) -> None:
-    monkeypatch.setattr(crowd, "body_unhurried_s", 0.0)
+    monkeypatch.setattr(slow_clients, "body_unhurried_s", 0.0)
     bodies = Bodies()
     slow, fast = Body(0.0, 1), Body(10.0, 1)
     for body in (fast, slow):

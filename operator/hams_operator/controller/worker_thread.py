@@ -1,7 +1,7 @@
-"""Graphs read in a thread of their own: whatever an object costs to validate, the loop that renews leases and
-follows watches goes on.
+"""A worker thread for what takes longer the larger a graph is: while it validates or plans, the loop that
+renews leases and follows watches goes on.
 
-One at a time: validation is pure Python, so a second thread would make the first one later, and nothing
+One call at a time: this work is pure Python, so a second thread would make the first one later, and nothing
 sooner.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-aside_waiting_max = 64
-"""Questions to the webhook, or graphs of the controller, that wait to be validated; one is validated at a
-time."""
+calls_waiting_max = 64
+"""Questions to the webhook, or graphs of the controller, that one worker thread has taken on; one runs at a
+time, and the others wait."""
 
 
 P = ParamSpec("P")
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class Busy(Exception):
-    """As much waits already as may."""
+    """As many calls wait already as may."""
 
 
-class Aside:
-    """`run` calls a function in the thread. Exceptions of the function come back."""
+class WorkerThread:
+    """One thread and its queue. `run` calls a function there and raises what the function raises."""
 
-    def __init__(self, name: str, waiting_max: int = aside_waiting_max) -> None:
+    def __init__(self, name: str, waiting_max: int = calls_waiting_max) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting_max = waiting_max
         self._waiting = 0
