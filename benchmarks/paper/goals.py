@@ -195,7 +195,7 @@ def _of_two_operators(rows: Rows) -> Iterator[Goal]:
 
 
 def _dense(whole: Row, field: str) -> float:
-    """What is allowed where everything changes, by the row with whole states."""
+    """The most that is allowed where everything changes, by the row with whole states."""
     more = DENSE_PERCENT if field.endswith("percent") else whole["p50_ms"] * DENSE_PERCENT / 100
     return round(float(whole[field] + more), 2)
 

@@ -145,7 +145,7 @@ def _checkpoint(given: rs.CheckpointSection) -> Checkpoint:
 
 
 def _when_late(wiring: Wiring, name: str, mode: ModePolicy) -> WhenLate:
-    """What the author says; else an operator sheds where its policy knows deadlines, what it has run is never
+    """The author's choice; else an operator sheds where its policy knows deadlines, what it has run is never
     run again, and no state misses what was shed."""
     batch = wiring.resource.spec.operators[wiring.index[name]].batch
     if batch.when_late is not None:
@@ -155,7 +155,7 @@ def _when_late(wiring: Wiring, name: str, mode: ModePolicy) -> WhenLate:
 
 
 def _reaches_state(wiring: Wiring, name: str) -> bool:
-    """Whether a state would not see what this operator sheds: its own, or one behind it, by feedback too."""
+    """True if a state would miss what this operator sheds: its own, or one behind it, by feedback too."""
     operators, reached, ahead = wiring.resource.spec.operators, set[str](), [name]
     while ahead:
         here = ahead.pop()

@@ -78,7 +78,7 @@ class WeighedTiming:
 
 @dataclass(slots=True)
 class TimeSpent:
-    """How often the policy was asked, and what that took: wall clock, since one thread serves an instance."""
+    """Calls of the policy, and the seconds that they took: wall clock, since one thread serves an instance."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -106,9 +106,9 @@ class PolicyQueue:
         self.on_time = 0
         self.late_runs = 0
         self.deciding = TimeSpent()
-        """Who runs next, and who is late."""
+        """To choose who runs next, and who is late."""
         self.planning = TimeSpent()
-        """What to run after the batch that runs, in slices beside it."""
+        """To plan ahead, in slices beside the batch that runs."""
         self.calibration = Calibration()
         self.learnt_at: float | None = None
         """Moment of the last batch of its own from which this instance learnt; None: it has not."""
