@@ -78,7 +78,7 @@ class WeighedTiming:
 
 @dataclass(slots=True)
 class TimeSpent:
-    """Calls of the policy, and the seconds that they took: wall clock, since one thread serves an instance."""
+    """Calls of the policy, and the seconds that they took: wall clock, as one thread serves an instance."""
 
     calls: int = 0
     seconds: float = 0.0
