@@ -1,13 +1,16 @@
 """What a decision of `distribution` costs in CPU time (`hams bench schedule --micro`).
 
-For each number of pending requests: `decide` is `late` and `take` with a free model, on the critical path;
-`full` is one decision with roll-outs, which runs beside the model or between long batches; `add` is an
-arrival. Measured is what serves: the policy under its guard and its laws.
+Measured is what serves: the queue of a proxy, with its guard and its laws, and units as the core makes them.
+`decide` is all that lies between a free model and its next batch: `late`, `take` and `started`. `full` is one
+decision with roll-outs, which runs beside the model or between long batches; `add` is an arrival. The kinds
+of queue are what makes decisions costly: deadlines so short that some are late, many shapes of requests, an
+order to keep, and units that are late and run all the same.
 """
 
 import argparse
-import math
+import gc
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +19,78 @@ import numpy as np
 from benchmarks.chain import machine
 from benchmarks.plots import lines
 from benchmarks.report import Result, deliver, rows_of
-from benchmarks.virtual_time import PLAN_SLICE_S, Measured, Request, known, profiles_of
-from benchmarks.workloads import CAPACITY_ROWS, CASES, ROWS_MAX, p99_s
+from benchmarks.virtual_time import PLAN_SLICE_S, teach
+from benchmarks.workloads import CASES, ROWS_MAX
 from hams_load.traffic import percentile
+from hams_protocol.batching import Timing
+from hams_protocol.graph import FRONTEND, BatchPolicy, SchedulePolicy, WhenLate
+from hams_protocol.ids import RequestId, UnitId
+from hams_protocol.joins import Stage, Unit
+from hams_protocol.messages import Kind, Meta, Token
 from hams_schedule import decision
 from hams_schedule.decision import decide
-from hams_schedule.guard import Guarded
-from hams_schedule.lawful import Lawful
-from hams_schedule.policies.distribution import Distribution
-from hams_schedule.serving import guarded
+from hams_wire.peers.payload import TensorInfo
+from hams_wire.scheduling import OrderedQueue, PolicyQueue
 
 CASE = "eight-modal"
-PENDING = (10, 100, 1_000, 10_000)
+PENDING = (10, 30, 100, 200, 1_000, 10_000)
 DECISIONS = 300
+BATCH_S = 0.05
+"""How long a batch takes."""
+SESSIONS = 3_000
+SHAPES = 100
 GOALS_US = {"add_p50_us": 5.0, "decide_p99_us": 100.0}
-"""What an arrival and a decision may cost with the most pending, compiled."""
+"""What an arrival and a decision may cost with the most pending in the usual queue, compiled."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kind of queue. `budgets`: of units, in times that the whole queue takes. `shapes`: of requests, of
+    which no two share a batch."""
+
+    name: str
+    budgets: tuple[float, float] = (1.8, 2.0)
+    shapes: int = 1
+    ordered: bool = False
+    when_late: WhenLate = WhenLate.SHED
+
+
+USUAL = Kept("usual")
+KINDS = (
+    USUAL,
+    Kept("short deadlines", budgets=(0.2, 1.2)),
+    Kept("100 shapes", shapes=SHAPES),
+    Kept("in order", ordered=True),
+    Kept("late ones run", budgets=(0.2, 1.2), when_late=WhenLate.RUN),
+)
+
+
+class Shaped:
+    """A payload of one row: what the core asks of it."""
+
+    nbytes, defect, content, rows = 0, "", "", 1
+
+    def __init__(self, shape: int) -> None:
+        self.tensors = (TensorInfo("x", "FP32", (1, shape), 0, 4),)
+
+    @property
+    def batch_key(self) -> str:
+        """Made anew each time, as that of a real one is looked up."""
+        return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
 
 
 def main_of(options: argparse.Namespace) -> int:
     """Measure and print. The exit status is 0: times depend on the machine."""
     decisions = 50 if options.short else DECISIONS
-    rows = [measure(pending, decisions, options.seed) for pending in PENDING]
+    rows = [measure(USUAL, pending, decisions, options.seed) for pending in PENDING]
+    goals = verdicts(rows[-1])
+    rows += [measure(kind, PENDING[-1], decisions, options.seed) for kind in KINDS if kind is not USUAL]
     result: Result = {
         "bench": "schedule-micro",
         "machine": machine(),
         "case": CASE,
         "compiled": not decision.__file__.endswith(".py"),
-        "goals": verdicts(rows[-1]),
+        "goals": goals,
         "rows": rows,
     }
     deliver(result, options, print_table, plot)
@@ -57,50 +105,75 @@ def verdicts(row: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def measure(pending: int, decisions: int, seed: int) -> dict[str, Any]:
+def unit_of(number: int, app: int, shape: int) -> Unit:
+    """A ready unit, as the core makes it of a request."""
+    request = RequestId(0, number)
+    made = Unit(UnitId(request, ()))
+    meta = Meta((("app", str(app)), ("session", str(number % SESSIONS))))
+    made.used = (
+        Token(request, (), FRONTEND, Kind.VALUE, f"0/{number}", (), (), meta, payload=Shaped(shape)),
+    )
+    made.stage = Stage.READY
+    return made
+
+
+def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, Any]:
     """Costs in microseconds with `pending` requests queued: after each batch as many arrive as it took."""
     case = next(case for case in CASES if case.name == CASE)
-    profiles = profiles_of(case, "app", seed)
-    guard: Guarded[Request] = guarded(ROWS_MAX, True, profiles)
-    policy: Lawful[Request] = Lawful(guard, ROWS_MAX, replace=False)
+    order = "parameter:session" if kind.ordered else ""
+    batch_policy = BatchPolicy(
+        ROWS_MAX,
+        0.0,
+        SchedulePolicy.DISTRIBUTION,
+        kind.when_late,
+        "parameter:app",
+        keep_order=order,
+    )
+    queue = (OrderedQueue if kind.ordered else PolicyQueue)(batch_policy)
+    teach(queue.profiles, case, "app", seed)
     random = np.random.default_rng(seed)
-    p99 = p99_s(case)
     costs: dict[str, list[float]] = {"add": [], "decide": [], "full": []}
     now, number = 0.0, 0
+    drained_s = BATCH_S * (2.0 + pending / ROWS_MAX)
 
     def arrive() -> None:
-        """One more request, with the budget that such a queue needs."""
+        """One more request."""
         nonlocal number
-        app = int(random.integers(0, len(case.modes)))
-        cls = profiles.classify(*known("app", app, math.nan))
-        budget = p99 * (2.0 + pending) * float(random.uniform(0.9, 1.0))
-        unit = Request(number, 0.0, cls, now + budget)
+        unit = unit_of(number, int(random.integers(0, len(case.modes))), number % kind.shapes)
+        unit.due = now + drained_s * float(random.uniform(*kind.budgets))
         number += 1
         began = time.thread_time()
-        policy.add(unit, now)
+        queue.add(unit, now)
         costs["add"].append(time.thread_time() - began)
 
     for _ in range(pending):
         arrive()
-        now += p99 / CAPACITY_ROWS
+        now += BATCH_S / ROWS_MAX / 4
+    gc.collect()
+    gc.freeze()  # as a proxy does once it has started
+    served = queue.distribution
+    assert served is not None, "the policy that was asked for"
     for batch in range(decisions):
         began = time.thread_time()
-        policy.late(now)
-        units = policy.take(now)
+        gone = queue.late(now)
+        units = queue.take(now)
+        for unit in units:
+            unit.stage = Stage.RUNNING
+        queue.started(batch, units, now)
         costs["decide"].append(time.thread_time() - began)
-        policy.started(batch, units, now)
-        served = guard.serves
-        if isinstance(served, Distribution) and served.tables is not None:
+        for unit in (*gone, *units):
+            unit.stage = Stage.DONE
+        if served.tables is not None:
             began = time.thread_time()
             decide(list(served.pending.lines.values()), served.tables, served.arrivals, served.terms, now)
             costs["full"].append(time.thread_time() - began)
-        while policy.plan(now, PLAN_SLICE_S):
+        while queue.plan(now, PLAN_SLICE_S):
             pass
-        now += 0.05
-        policy.finished(batch, Measured(0.05, 0.05), now)
-        while len(policy) < pending:
+        now += BATCH_S
+        queue.finished(batch, Timing(BATCH_S, BATCH_S, True), now)
+        while len(queue) < pending:
             arrive()
-    row: dict[str, Any] = {"pending": pending, "policy": guard.name}
+    row: dict[str, Any] = {"kind": kind.name, "pending": pending, "policy": queue.serves}
     for name, seconds in costs.items():
         row[f"{name}_p50_us"] = round(1e6 * percentile(seconds, 0.5), 1)
         row[f"{name}_p99_us"] = round(1e6 * percentile(seconds, 0.99), 1)
@@ -111,9 +184,9 @@ def print_table(result: Result) -> None:
     """For people."""
     columns = [f"{name}_{share}_us" for name in ("add", "decide", "full") for share in ("p50", "p99")]
     print(f"{result['case']}, {'compiled' if result['compiled'] else 'not compiled'}; microseconds")
-    print(f"{'pending':>8} " + " ".join(f"{column.removesuffix('_us'):>12}" for column in columns))
+    print(f"{'queue':16} {'pending':>8} " + " ".join(f"{name.removesuffix('_us'):>11}" for name in columns))
     for row in rows_of(result):
-        print(f"{row['pending']:8} " + " ".join(f"{row[column]:12.1f}" for column in columns))
+        print(f"{row['kind']:16} {row['pending']:8} " + " ".join(f"{row[name]:11.1f}" for name in columns))
     goals, here = result["goals"], "" if result["compiled"] else ", but not compiled"
     assert isinstance(goals, list)
     for goal in goals:
@@ -124,8 +197,8 @@ def print_table(result: Result) -> None:
 
 
 def plot(result: Result, path: Path) -> None:
-    """Median costs over the number pending."""
-    rows = rows_of(result)
+    """Median costs over the number pending, of the usual queue."""
+    rows = [row for row in rows_of(result) if row["kind"] == USUAL.name]
     names = ("add", "decide", "full")
     series = {name: [row[f"{name}_p50_us"] for row in rows] for name in names}
     lines([row["pending"] for row in rows], series, "requests pending", "us, median", path)

@@ -90,11 +90,18 @@ def known(information: str, app: int, feature: float) -> tuple[str, float]:
 
 def profiles_of(case: Case, information: str, seed: int, samples: int = PROFILE_SAMPLES) -> Profiles:
     """A profile learnt beforehand: stand-alone times, and batches of the sizes that are considered."""
+    profiles = Profiles()
+    if samples:
+        teach(profiles, case, information, seed, samples)
+    return profiles
+
+
+def teach(
+    profiles: Profiles, case: Case, information: str, seed: int, samples: int = PROFILE_SAMPLES
+) -> None:
+    """Have a profile learn a case."""
     random = np.random.default_rng([seed, 77])
     worker = worker_of(case)
-    profiles = Profiles()
-    if not samples:
-        return profiles
     times, apps = draw(case, random, samples)
     features = times * np.exp(random.normal(0.0, 0.05, samples))
     for time, app, feature in zip(times, apps, features, strict=True):
@@ -113,7 +120,6 @@ def profiles_of(case: Case, information: str, seed: int, samples: int = PROFILE_
             took = worker.run([float(time) for time in alone], float(np.exp(random.normal(0, 0.01))))
             profiles.observe_batch(members, rows, took, 0.0)
     profiles.settle()
-    return profiles
 
 
 def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int) -> SchedulerPort[Request]:

@@ -25,6 +25,10 @@ class Stage(enum.IntEnum):
     DONE = 3
 
 
+BatchKey = tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]
+"""Of each input: its source, the key of its payload, and what it is renamed to."""
+
+
 class Unit:
     """One (request, lane) at one operator: its tokens by in-edge, and how far it has come.
 
@@ -38,6 +42,9 @@ class Unit:
     """
 
     __slots__ = (
+        "_batch_key",
+        "_counted",
+        "_rows",
         "attempts",
         "batch",
         "cls",
@@ -69,6 +76,9 @@ class Unit:
         self.queued_at = 0.0
         self.due = float("inf")
         self.cls = 0
+        self._counted: tuple[Token, ...] | None = None
+        self._rows = 1
+        self._batch_key: BatchKey = ()
 
     def reset(self) -> None:
         """Back to waiting: what it ran on, or made, has become orphan."""
@@ -81,16 +91,25 @@ class Unit:
     @property
     def rows(self) -> int:
         """How much of a batch it fills."""
-        return max((token.payload.rows for token in self.used if token.payload is not None), default=1)
+        if self._counted is not self.used:
+            self._count()
+        return self._rows
 
     @property
-    def batch_key(self) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]:
+    def batch_key(self) -> BatchKey:
         """Units whose keys differ never share a batch."""
-        return tuple(
-            (token.source, token.payload.batch_key, token.renamed)
-            for token in self.used
-            if token.payload is not None
+        if self._counted is not self.used:
+            self._count()
+        return self._batch_key
+
+    def _count(self) -> None:
+        """A policy asks again and again, and what a unit runs on changes once."""
+        carried = [(token, token.payload) for token in self.used if token.payload is not None]
+        self._rows = max((payload.rows for _, payload in carried), default=1)
+        self._batch_key = tuple(
+            (token.source, payload.batch_key, token.renamed) for token, payload in carried
         )
+        self._counted = self.used
 
 
 @frozen

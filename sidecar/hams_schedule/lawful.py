@@ -4,13 +4,15 @@ The laws: a unit that `take` or `late` returns is READY, is queued, and is not r
 added again; the units of a batch share one `batch_key` and fill `max_rows` at most, unless it is a single
 unit; a unit with attempts goes alone and before all others; `take` is non-empty when READY units wait and
 `now >= deadline()`, which is some instant while they wait and the model is free. A policy that breaks one, or
-raises, is replaced by `Fifo` with all units that wait, in order of arrival.
+raises, is replaced by `Fifo` with all units that wait, in order of arrival; those of a broken answer are
+first.
 
 A unit may be added while it waits: it was reset, and is ready again. It waits once all the same; that its
 policy has two entries of it is no fault of the policy's.
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -38,7 +40,7 @@ class Lawful(Generic[U]):
         self._max_rows = max_rows
         self._replace = replace
         # Units that were added and not returned, by identity, in order of arrival.
-        self._waiting: dict[int, U] = {}
+        self._waiting: OrderedDict[int, U] = OrderedDict()
         self._suspects: dict[int, U] = {}
         # Units of which the policy may have more entries than one, and how many more.
         self._surplus: dict[int, tuple[U, int]] = {}
@@ -58,7 +60,8 @@ class Lawful(Generic[U]):
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
         self._arrives(unit)
-        self._waiting = {id(unit): unit, **self._waiting}
+        self._waiting[id(unit)] = unit
+        self._waiting.move_to_end(id(unit), last=False)
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add_first(unit, now), None, now)
@@ -74,24 +77,25 @@ class Lawful(Generic[U]):
         policy = self.policy
         batch = self._taken(now)
         if self.policy is policy:
-            broken = self._broken_units(batch) or self._broken_batch(batch)
+            broken = self._broken_batch(batch) or self._hand_out(batch)
             if not broken and not batch and self._drop_unready() and now >= self.deadline():
                 broken = "take() is empty, and units wait past deadline()"
             if broken:
                 self._fail(broken, now)
         if self.policy is not policy:
             batch = self.policy.take(now)
-        return self._returned(batch)
+            self._hand_out(batch)
+        return batch
 
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
         nothing: list[U] = []
         units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now))
-        broken = self._broken_units(units)
+        broken = self._hand_out(units)
         if broken:
             self._fail(broken, now)
             return []
-        return self._returned(units)
+        return units
 
     def deadline(self) -> float:
         """The next instant at which `take` or `late` could answer otherwise."""
@@ -134,27 +138,33 @@ class Lawful(Generic[U]):
             self._fail(f"it raised {type(error).__name__}: {error}", now)
             return otherwise
 
-    def _broken_units(self, units: list[U]) -> str:
-        """The law that units which are handed out break; "" if none."""
-        if not units:
-            return ""
-        waiting, seen = self._waiting, set[int]()
-        for unit in units:
-            number = id(unit)
-            if number not in waiting:
-                return "a unit is handed out that does not wait"
-            if unit.stage != READY:
+    def _hand_out(self, units: list[U]) -> str:
+        """These wait no more; the law that they break, "" if none. If they break one, all of them wait still,
+        before all others."""
+        waiting = self._waiting
+        for place, unit in enumerate(units):
+            waited = waiting.pop(id(unit), None) is not None
+            if waited and unit.stage == READY:
+                continue
+            for other in reversed(units[:place]):
+                waiting[id(other)] = other
+                waiting.move_to_end(id(other), last=False)
+            if waited:
                 return "a unit is handed out that is not READY"
-            seen.add(number)
-        return "" if len(seen) == len(units) else "a unit is twice in one answer"
+            if id(unit) in waiting:
+                return "a unit is twice in one answer"
+            return "a unit is handed out that does not wait"
+        if self._suspects:
+            for unit in units:
+                self._suspects.pop(id(unit), None)
+        return ""
 
     def _broken_batch(self, batch: list[U]) -> str:
         """The law that a batch breaks; "" if none."""
         if not batch:
             return ""
         head = batch[0]
-        suspects = [unit for unit in self._suspects.values() if unit.stage == READY]
-        if suspects and head.attempts == 0:
+        if head.attempts == 0 and any(unit.stage == READY for unit in self._suspects.values()):
             return "a suspect waits, and others run before it"
         if len(batch) == 1:
             return ""
@@ -200,7 +210,9 @@ class Lawful(Generic[U]):
         if self._waiting.pop(id(unit), None) is not None:
             entries = self._surplus.get(id(unit), (unit, 0))[1]
             self._surplus[id(unit)] = (unit, entries + 1)
-        elif len(self._waiting) > 2 * len(self.policy) + unready_units_max:
+        elif len(self._waiting) > unready_units_max and (
+            len(self._waiting) > 2 * self._asked(len, 0, 0.0) + unready_units_max
+        ):
             self._drop_unready()  # as the policy has done, or takes would
             ready = [item for item in self._surplus.values() if item[0].stage == READY]
             self._surplus = {id(unit): (unit, entries) for unit, entries in ready}
@@ -223,12 +235,3 @@ class Lawful(Generic[U]):
                 seen.add(number)
                 chosen.append(unit)
         return chosen
-
-    def _returned(self, units: list[U]) -> list[U]:
-        waiting, suspects = self._waiting, self._suspects
-        for unit in units:
-            waiting.pop(id(unit), None)
-        if suspects:
-            for unit in units:
-                suspects.pop(id(unit), None)
-        return units

@@ -149,6 +149,11 @@ class PolicyQueue:
         return 0 if self._guard is None else self._guard.switches
 
     @property
+    def distribution(self) -> Distribution[Unit] | None:
+        """The policy `Distribution` if the graph asks for it, whether it serves now or not."""
+        return self._distribution
+
+    @property
     def max_rows(self) -> int:
         """The most rows of a batch."""
         return self._batch.max_rows

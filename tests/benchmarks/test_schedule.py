@@ -196,7 +196,7 @@ def test_the_short_form_is_25_cells_of_few_requests() -> None:
 
 def test_what_an_arrival_and_a_decision_cost_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
     costs = {f"{name}_{share}_us": 4.0 for name in ("add", "decide", "full") for share in ("p50", "p99")}
-    row = {"pending": 10_000, **costs, "decide_p99_us": 100.1}
+    row = {"kind": "usual", "pending": 10_000, **costs, "decide_p99_us": 100.1}
     goals = schedule_micro.verdicts(row)
     assert [(goal["what"], goal["met"]) for goal in goals] == [("add_p50_us", True), ("decide_p99_us", False)]
     schedule_micro.print_table({"case": "x", "compiled": True, "rows": [row], "goals": goals})

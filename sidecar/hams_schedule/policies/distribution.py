@@ -122,10 +122,14 @@ class Distribution(LatenessPolicy[U]):
         self._idles_since, self._idles_until = math.inf, -math.inf
 
     def plan(self, now: float, budget_s: float) -> bool:
-        """Learn what is due, then decide ahead where batches are too short to decide between them."""
+        """Learn what is due, then decide ahead where batches are too short to decide between them. First,
+        once for each batch, how long it is expected to take, by what was known when it began."""
+        running = self.running
+        if running is not None and math.isnan(running.expected_s):
+            running.expected_s = self._expected_s(running.units)
         if self._learns and self.profiles.refresh():
             return True
-        tables, running = self.present_tables(), self.running
+        tables = self.present_tables()
         if tables is None or running is None or self._plan is not None or budget_s <= 0.0:
             return False
         at = max(now, running.since + running.expected_s)
