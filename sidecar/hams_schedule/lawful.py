@@ -12,7 +12,6 @@ policy has two entries of it is no fault of the policy's.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -27,6 +26,17 @@ class LawBroken(Exception):
     """A policy answered what no policy may answer: our bug, not the model's. The text names the law."""
 
 
+class Arrival(Generic[U]):
+    """A unit that waits, and what a batch may hold of it: asked once, as it arrives."""
+
+    __slots__ = ("batch_key", "rows", "unit")
+
+    def __init__(self, unit: U) -> None:
+        self.unit = unit
+        self.batch_key = unit.batch_key
+        self.rows = unit.rows
+
+
 class Lawful(Generic[U]):
     """A `Scheduler` that asserts the laws of the policy it wraps.
 
@@ -39,20 +49,22 @@ class Lawful(Generic[U]):
         self.failed = ""
         self._max_rows = max_rows
         self._replace = replace
-        # Units that were added and not returned, by identity, in order of arrival.
-        self._waiting: OrderedDict[int, U] = OrderedDict()
+        # Units that were added and not returned, by identity: those put before all others, the newest last,
+        # and then those in order of arrival.
+        self._first: dict[int, Arrival[U]] = {}
+        self._waiting: dict[int, Arrival[U]] = {}
         self._suspects: dict[int, U] = {}
         # Units of which the policy may have more entries than one, and how many more.
         self._surplus: dict[int, tuple[U, int]] = {}
         self._runs = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._first) + len(self._waiting)
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
         self._arrives(unit)
-        self._waiting[id(unit)] = unit
+        self._waiting[id(unit)] = Arrival(unit)
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add(unit, now), None, now)
@@ -60,8 +72,7 @@ class Lawful(Generic[U]):
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
         self._arrives(unit)
-        self._waiting[id(unit)] = unit
-        self._waiting.move_to_end(id(unit), last=False)
+        self._first[id(unit)] = Arrival(unit)
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add_first(unit, now), None, now)
@@ -69,7 +80,7 @@ class Lawful(Generic[U]):
     def suspected(self, unit: U, now: float) -> None:
         """A unit has become a suspect. To the policy it comes once more, before all others; what it still
         has of it is dropped like any other surplus."""
-        if id(unit) in self._waiting:
+        if self._waits(unit):
             self.add_first(unit, now)
 
     def take(self, now: float) -> list[U]:
@@ -77,21 +88,21 @@ class Lawful(Generic[U]):
         policy = self.policy
         batch = self._taken(now)
         if self.policy is policy:
-            broken = self._broken_batch(batch) or self._hand_out(batch)
+            broken = self._hand_out(batch, self._max_rows)
             if not broken and not batch and self._drop_unready() and now >= self.deadline():
                 broken = "take() is empty, and units wait past deadline()"
             if broken:
                 self._fail(broken, now)
         if self.policy is not policy:
             batch = self.policy.take(now)
-            self._hand_out(batch)
+            self._hand_out(batch, 0)
         return batch
 
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
         nothing: list[U] = []
         units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now))
-        broken = self._hand_out(units)
+        broken = self._hand_out(units, 0)
         if broken:
             self._fail(broken, now)
             return []
@@ -124,6 +135,7 @@ class Lawful(Generic[U]):
 
     def clear(self) -> None:
         """Forget all units."""
+        self._first.clear()
         self._waiting.clear()
         self._suspects.clear()
         self._surplus.clear()
@@ -138,44 +150,48 @@ class Lawful(Generic[U]):
             self._fail(f"it raised {type(error).__name__}: {error}", now)
             return otherwise
 
-    def _hand_out(self, units: list[U]) -> str:
-        """These wait no more; the law that they break, "" if none. If they break one, all of them wait still,
-        before all others."""
-        waiting = self._waiting
-        for place, unit in enumerate(units):
-            waited = waiting.pop(id(unit), None) is not None
-            if waited and unit.stage == READY:
-                continue
-            for other in reversed(units[:place]):
-                waiting[id(other)] = other
-                waiting.move_to_end(id(other), last=False)
-            if waited:
-                return "a unit is handed out that is not READY"
-            if id(unit) in waiting:
-                return "a unit is twice in one answer"
-            return "a unit is handed out that does not wait"
-        if self._suspects:
+    def _hand_out(self, units: list[U], max_rows: int) -> str:
+        """These wait no more, as a batch of `max_rows`, or each by itself if that is 0; the law that they
+        break, "" if none. If they break one, they wait still, before all others."""
+        first, waiting = self._first, self._waiting
+        broken = self._broken_suspects(units) if max_rows and self._suspects else ""
+        gone: list[Arrival[U]] = []
+        rows = 0
+        for unit in units:
+            arrival = waiting.pop(id(unit), None)
+            if arrival is None:
+                arrival = first.pop(id(unit), None)
+            if arrival is None:
+                twice = any(item.unit is unit for item in gone)
+                broken = (
+                    "a unit is twice in one answer" if twice else "a unit is handed out that does not wait"
+                )
+                break
+            gone.append(arrival)
+            if unit.stage != READY:
+                broken = "a unit is handed out that is not READY"
+                break
+            rows += arrival.rows
+            if max_rows and arrival.batch_key != gone[0].batch_key:
+                broken = "a batch has two batch keys"
+        if max_rows and rows > max_rows and len(units) > 1:
+            broken = broken or f"a batch has {rows} rows, {max_rows} are allowed"
+        if broken:
+            for arrival in reversed(gone):
+                first[id(arrival.unit)] = arrival
+        elif self._suspects:
             for unit in units:
                 self._suspects.pop(id(unit), None)
-        return ""
+        return broken
 
-    def _broken_batch(self, batch: list[U]) -> str:
-        """The law that a batch breaks; "" if none."""
-        if not batch:
-            return ""
-        head = batch[0]
-        if head.attempts == 0 and any(unit.stage == READY for unit in self._suspects.values()):
+    def _broken_suspects(self, batch: list[U]) -> str:
+        """The law of suspects that a batch breaks; "" if none."""
+        if len(batch) > 1 and any(id(unit) in self._suspects for unit in batch):
+            return "a suspect is not alone"
+        waits = any(unit.stage == READY for unit in self._suspects.values())
+        if batch and waits and id(batch[0]) not in self._suspects:
             return "a suspect waits, and others run before it"
-        if len(batch) == 1:
-            return ""
-        key, rows = head.batch_key, 0
-        for unit in batch:
-            if unit.attempts > 0:
-                return "a suspect is not alone"
-            if unit.batch_key != key:
-                return "a batch has two batch keys"
-            rows += unit.rows
-        return "" if rows <= self._max_rows else f"a batch has {rows} rows, {self._max_rows} are allowed"
+        return ""
 
     def _fail(self, law: str, now: float) -> None:
         """Replace the policy by `Fifo`, which is given all units that wait."""
@@ -184,17 +200,21 @@ class Lawful(Generic[U]):
         self.failed = self.failed or law
         self._surplus.clear()
         successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
-        for unit in self._waiting.values():
-            if unit.stage == READY:
-                successor.add(unit, now)
+        for arrival in (*reversed(self._first.values()), *self._waiting.values()):
+            if arrival.unit.stage == READY:
+                successor.add(arrival.unit, now)
         self.policy = successor
 
     def _drop_unready(self) -> bool:
         """Forget units that are READY no more, as every policy drops them; whether others wait."""
-        for number in [number for number, unit in self._waiting.items() if unit.stage != READY]:
-            del self._waiting[number]
-            self._suspects.pop(number, None)
-        return bool(self._waiting)
+        for waiting in (self._first, self._waiting):
+            for number in [number for number, item in waiting.items() if item.unit.stage != READY]:
+                del waiting[number]
+                self._suspects.pop(number, None)
+        return len(self) > 0
+
+    def _waits(self, unit: U) -> bool:
+        return id(unit) in self._waiting or id(unit) in self._first
 
     def _taken(self, now: float) -> list[U]:
         """What the policy takes; one that only empties itself of surplus entries is asked again."""
@@ -207,12 +227,11 @@ class Lawful(Generic[U]):
 
     def _arrives(self, unit: U) -> None:
         """A unit is about to wait. One that waits already leaves its place, and an entry in the policy."""
-        if self._waiting.pop(id(unit), None) is not None:
+        left = self._waiting.pop(id(unit), None) or self._first.pop(id(unit), None)
+        if left is not None:
             entries = self._surplus.get(id(unit), (unit, 0))[1]
             self._surplus[id(unit)] = (unit, entries + 1)
-        elif len(self._waiting) > unready_units_max and (
-            len(self._waiting) > 2 * self._asked(len, 0, 0.0) + unready_units_max
-        ):
+        elif len(self) > unready_units_max and len(self) > 2 * self._asked(len, 0, 0.0) + unready_units_max:
             self._drop_unready()  # as the policy has done, or takes would
             ready = [item for item in self._surplus.values() if item[0].stage == READY]
             self._surplus = {id(unit): (unit, entries) for unit, entries in ready}
@@ -227,7 +246,7 @@ class Lawful(Generic[U]):
         for unit in units:
             number = id(unit)
             entries = self._surplus[number][1] if number in self._surplus else 0
-            if entries and (number in seen or number not in self._waiting):
+            if entries and (number in seen or not self._waits(unit)):
                 self._surplus[number] = (unit, entries - 1)
                 if entries == 1:
                     del self._surplus[number]

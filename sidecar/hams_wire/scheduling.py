@@ -355,7 +355,7 @@ class OrderedQueue(PolicyQueue):
 
     def _take_turns(self, now: float) -> None:
         self._asked_at = now
-        for unit in self._order.turns():
+        for unit in self._order.turns(limits.order_turns_max if super().__len__() else len(self._order)):
             super().add(unit, now)
 
     def _leaving(self, units: list[Unit], now: float) -> list[Unit]:
