@@ -243,11 +243,15 @@ class Distribution(LatenessPolicy[U]):
             return overdue(self.pending.all_lines(), now + least)
         spans: list[Span[U]] = []
         compares = self.profiles.compares
+        instants: dict[int, float] = {}
         for line in self.pending.lines.values():
             for cls, of_class in line.classes.items():
-                instant = now + self.rest.least(cls)
-                if not compares:  # or a profile of a slower machine would never see a batch
-                    instant += tables.drop[tables.rank_of(cls)]
+                instant = instants.get(cls, -math.inf)
+                if instant == -math.inf:
+                    instant = now + self.rest.least(cls)
+                    if not compares:  # or a profile of a slower machine would never see a batch
+                        instant += tables.drop[tables.rank_of(cls)]
+                    instants[cls] = instant
                 if of_class.dues[0] < instant:
                     spans += overdue([of_class], instant)
         return spans
