@@ -163,7 +163,7 @@ def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, An
         costs["decide"].append(time.thread_time() - began)
         for unit in (*gone, *units):
             unit.stage = Stage.DONE
-        if served.tables is not None:
+        if served.tables is not None and queue.serves == SchedulePolicy.DISTRIBUTION:
             began = time.thread_time()
             decide(list(served.pending.lines.values()), served.tables, served.arrivals, served.terms, now)
             costs["full"].append(time.thread_time() - began)
@@ -173,6 +173,7 @@ def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, An
         queue.finished(batch, Timing(BATCH_S, BATCH_S, True), now)
         while len(queue) < pending:
             arrive()
+    gc.unfreeze()
     row: dict[str, Any] = {"kind": kind.name, "pending": pending, "policy": queue.serves}
     for name, seconds in costs.items():
         row[f"{name}_p50_us"] = round(1e6 * percentile(seconds, 0.5), 1)

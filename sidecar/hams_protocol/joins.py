@@ -29,6 +29,9 @@ BatchKey = tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]
 """Of each input: its source, the key of its payload, and what it is renamed to."""
 
 
+NOT_COUNTED = -1
+
+
 class Unit:
     """One (request, lane) at one operator: its tokens by in-edge, and how far it has come.
 
@@ -43,8 +46,8 @@ class Unit:
 
     __slots__ = (
         "_batch_key",
-        "_counted",
         "_rows",
+        "_used",
         "attempts",
         "batch",
         "cls",
@@ -58,14 +61,15 @@ class Unit:
         "route",
         "stage",
         "tokens",
-        "used",
     )
 
     def __init__(self, unit: UnitId) -> None:
         self.id = unit
         self.tokens: dict[str, Token] = {}
         self.stage = Stage.WAITING
-        self.used: tuple[Token, ...] = ()
+        self._used: tuple[Token, ...] = ()
+        self._rows = NOT_COUNTED
+        self._batch_key: BatchKey = ()
         self.refused: set[str] = set()
         self.held: dict[str, ValueId] = {}
         self.keep = False
@@ -76,9 +80,6 @@ class Unit:
         self.queued_at = 0.0
         self.due = float("inf")
         self.cls = 0
-        self._counted: tuple[Token, ...] | None = None
-        self._rows = 1
-        self._batch_key: BatchKey = ()
 
     def reset(self) -> None:
         """Back to waiting: what it ran on, or made, has become orphan."""
@@ -89,27 +90,37 @@ class Unit:
         self.held.clear()
 
     @property
+    def used(self) -> tuple[Token, ...]:
+        """The tokens it runs on."""
+        return self._used
+
+    @used.setter
+    def used(self, tokens: tuple[Token, ...]) -> None:
+        self._used = tokens
+        self._rows = NOT_COUNTED
+
+    @property
     def rows(self) -> int:
         """How much of a batch it fills."""
-        if self._counted is not self.used:
+        if self._rows == NOT_COUNTED:
             self._count()
         return self._rows
 
     @property
     def batch_key(self) -> BatchKey:
         """Units whose keys differ never share a batch."""
-        if self._counted is not self.used:
+        if self._rows == NOT_COUNTED:
             self._count()
         return self._batch_key
 
     def _count(self) -> None:
-        """A policy asks again and again, and what a unit runs on changes once."""
-        carried = [(token, token.payload) for token in self.used if token.payload is not None]
+        """Once, as policies ask again and again. Nothing of the payloads is kept, so their memory goes as soon
+        as nobody uses them."""
+        carried = [(token, token.payload) for token in self._used if token.payload is not None]
         self._rows = max((payload.rows for _, payload in carried), default=1)
         self._batch_key = tuple(
             (token.source, payload.batch_key, token.renamed) for token, payload in carried
         )
-        self._counted = self.used
 
 
 @frozen

@@ -26,17 +26,6 @@ class LawBroken(Exception):
     """A policy answered what no policy may answer: our bug, not the model's. The text names the law."""
 
 
-class Arrival(Generic[U]):
-    """A unit that waits, and what a batch may hold of it: asked once, as it arrives."""
-
-    __slots__ = ("batch_key", "rows", "unit")
-
-    def __init__(self, unit: U) -> None:
-        self.unit = unit
-        self.batch_key = unit.batch_key
-        self.rows = unit.rows
-
-
 class Lawful(Generic[U]):
     """A `Scheduler` that asserts the laws of the policy it wraps.
 
@@ -51,8 +40,8 @@ class Lawful(Generic[U]):
         self._replace = replace
         # Units that were added and not returned, by identity: those put before all others, the newest last,
         # and then those in order of arrival.
-        self._first: dict[int, Arrival[U]] = {}
-        self._waiting: dict[int, Arrival[U]] = {}
+        self._first: dict[int, U] = {}
+        self._waiting: dict[int, U] = {}
         self._suspects: dict[int, U] = {}
         # Units of which the policy may have more entries than one, and how many more.
         self._surplus: dict[int, tuple[U, int]] = {}
@@ -64,7 +53,7 @@ class Lawful(Generic[U]):
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
         self._arrives(unit)
-        self._waiting[id(unit)] = Arrival(unit)
+        self._waiting[id(unit)] = unit
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add(unit, now), None, now)
@@ -72,7 +61,7 @@ class Lawful(Generic[U]):
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
         self._arrives(unit)
-        self._first[id(unit)] = Arrival(unit)
+        self._first[id(unit)] = unit
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add_first(unit, now), None, now)
@@ -82,6 +71,12 @@ class Lawful(Generic[U]):
         has of it is dropped like any other surplus."""
         if self._waits(unit):
             self.add_first(unit, now)
+
+    def withdraw(self, unit: U) -> None:
+        """A unit waits no more, even if it is READY again: what the policy has of it is surplus."""
+        if self._waits(unit):
+            self._arrives(unit)
+            self._suspects.pop(id(unit), None)
 
     def take(self, now: float) -> list[U]:
         """The next batch."""
@@ -154,31 +149,32 @@ class Lawful(Generic[U]):
         """These wait no more, as a batch of `max_rows`, or each by itself if that is 0; the law that they
         break, "" if none. If they break one, they wait still, before all others."""
         first, waiting = self._first, self._waiting
-        broken = self._broken_suspects(units) if max_rows and self._suspects else ""
-        gone: list[Arrival[U]] = []
+        broken = self._broken_suspects(units) if max_rows else ""
+        gone: list[U] = []
         rows = 0
         for unit in units:
-            arrival = waiting.pop(id(unit), None)
-            if arrival is None:
-                arrival = first.pop(id(unit), None)
-            if arrival is None:
-                twice = any(item.unit is unit for item in gone)
+            waited = waiting.pop(id(unit), None)
+            if waited is None:
+                waited = first.pop(id(unit), None)
+            if waited is None:
+                twice = any(other is unit for other in gone)
                 broken = (
                     "a unit is twice in one answer" if twice else "a unit is handed out that does not wait"
                 )
                 break
-            gone.append(arrival)
+            gone.append(unit)
             if unit.stage != READY:
                 broken = "a unit is handed out that is not READY"
                 break
-            rows += arrival.rows
-            if max_rows and arrival.batch_key != gone[0].batch_key:
-                broken = "a batch has two batch keys"
-        if max_rows and rows > max_rows and len(units) > 1:
+            if max_rows and len(units) > 1:
+                rows += unit.rows
+                if unit.batch_key != gone[0].batch_key:
+                    broken = "a batch has two batch keys"
+        if rows > max_rows:
             broken = broken or f"a batch has {rows} rows, {max_rows} are allowed"
         if broken:
-            for arrival in reversed(gone):
-                first[id(arrival.unit)] = arrival
+            for unit in reversed(gone):
+                first[id(unit)] = unit
         elif self._suspects:
             for unit in units:
                 self._suspects.pop(id(unit), None)
@@ -186,11 +182,11 @@ class Lawful(Generic[U]):
 
     def _broken_suspects(self, batch: list[U]) -> str:
         """The law of suspects that a batch breaks; "" if none."""
-        if len(batch) > 1 and any(id(unit) in self._suspects for unit in batch):
+        if len(batch) > 1 and any(unit.attempts > 0 for unit in batch):
             return "a suspect is not alone"
-        waits = any(unit.stage == READY for unit in self._suspects.values())
-        if batch and waits and id(batch[0]) not in self._suspects:
-            return "a suspect waits, and others run before it"
+        if batch and self._suspects and batch[0].attempts == 0:
+            waits = any(unit.stage == READY for unit in self._suspects.values())
+            return "a suspect waits, and others run before it" if waits else ""
         return ""
 
     def _fail(self, law: str, now: float) -> None:
@@ -200,15 +196,15 @@ class Lawful(Generic[U]):
         self.failed = self.failed or law
         self._surplus.clear()
         successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
-        for arrival in (*reversed(self._first.values()), *self._waiting.values()):
-            if arrival.unit.stage == READY:
-                successor.add(arrival.unit, now)
+        for unit in (*reversed(self._first.values()), *self._waiting.values()):
+            if unit.stage == READY:
+                successor.add(unit, now)
         self.policy = successor
 
     def _drop_unready(self) -> bool:
         """Forget units that are READY no more, as every policy drops them; whether others wait."""
         for waiting in (self._first, self._waiting):
-            for number in [number for number, item in waiting.items() if item.unit.stage != READY]:
+            for number in [number for number, unit in waiting.items() if unit.stage != READY]:
                 del waiting[number]
                 self._suspects.pop(number, None)
         return len(self) > 0
@@ -227,8 +223,9 @@ class Lawful(Generic[U]):
 
     def _arrives(self, unit: U) -> None:
         """A unit is about to wait. One that waits already leaves its place, and an entry in the policy."""
-        left = self._waiting.pop(id(unit), None) or self._first.pop(id(unit), None)
-        if left is not None:
+        if self._waits(unit):
+            self._waiting.pop(id(unit), None)
+            self._first.pop(id(unit), None)
             entries = self._surplus.get(id(unit), (unit, 0))[1]
             self._surplus[id(unit)] = (unit, entries + 1)
         elif len(self) > unready_units_max and len(self) > 2 * self._asked(len, 0, 0.0) + unready_units_max:

@@ -144,7 +144,7 @@ rest_samples_max = 64
 
 order_turns_max = 64
 """Values in order of arrival that a call looks at, to find those whose first unit is READY no more; all where
-nothing else waits."""
+nothing else runs."""
 
 order_values_slack = 64
 """Values in order of arrival that are remembered beside two for each unit that waits."""

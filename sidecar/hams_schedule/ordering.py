@@ -47,17 +47,17 @@ class ArrivalOrder(Generic[U]):
         line = self._lines.get(value)
         return self._next(value, line) if line is not None and line[0] is unit else None
 
-    def turns(self, at_most: int) -> list[U]:
-        """The units whose turn it is because those before them are READY no more, which happens in failovers
-        only. Looks at so many values, and at others next time."""
-        due: list[U] = []
+    def turns(self, at_most: int) -> list[tuple[U, U | None]]:
+        """Units that are READY no more, which happens in failovers only, each with the one whose turn it is
+        now. Looks at so many values, and at others next time."""
+        due: list[tuple[U, U | None]] = []
         for _ in range(min(at_most, len(self._crowded))):
             value = next(iter(self._crowded))
             self._crowded.move_to_end(value)
             line = self._lines[value]
-            unit = self._next(value, line) if line[0].stage != READY else None
-            if unit is not None:
-                due.append(unit)
+            head = line[0]
+            if head.stage != READY:
+                due.append((head, self._next(value, line)))
         return due
 
     def clear(self) -> None:

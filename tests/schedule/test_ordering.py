@@ -37,7 +37,7 @@ class Queue:
             self.queued.append(unit)
 
     def turns(self) -> None:
-        self.queued += self.order.turns(1_000)
+        self.queued += [unit for _, unit in self.order.turns(1_000) if unit is not None]
 
     def take(self, choice: int) -> Work | None:
         self.turns()
@@ -115,5 +115,5 @@ def test_a_call_looks_at_so_many_values_and_the_next_one_at_others():
     for head in heads:
         head.stage = 0
     due = [order.turns(2) for _ in range(4)]
-    assert [len(units) for units in due] == [2, 2, 2, 0]
-    assert [unit for units in due for unit in units] == behind
+    assert [len(pairs) for pairs in due] == [2, 2, 2, 0]
+    assert [pair for pairs in due for pair in pairs] == list(zip(heads, behind, strict=True))

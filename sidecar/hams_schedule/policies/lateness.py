@@ -51,9 +51,9 @@ class LatenessPolicy(Policy[U]):
 
     def deadline(self) -> float:
         """The last instant seen, if anything waits."""
-        if any(unit.stage == READY for unit in self._aside):
-            return self.now
-        return super().deadline()
+        while self._aside and self._aside[0].stage != READY:
+            self._aside.popleft()  # whoever judges by this instant forgets them, too
+        return self.now if self._aside else super().deadline()
 
     def started(self, batch: int, units: list[U], now: float) -> None:
         """The model runs `units`."""
