@@ -114,8 +114,8 @@ class Unit:
         return self._batch_key
 
     def _count(self) -> None:
-        """Once, as policies ask again and again. Nothing of the payloads is kept, so their memory goes as soon
-        as nobody uses them."""
+        """Once, as policies ask again and again. Nothing of the payloads is kept: their memory goes when the
+        last user does."""
         carried = [(token, token.payload) for token in self._used if token.payload is not None]
         self._rows = max((payload.rows for _, payload in carried), default=1)
         self._batch_key = tuple(
