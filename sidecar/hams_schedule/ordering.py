@@ -5,7 +5,7 @@ turn comes when it has left the queue: to run, to be shed, or because it is READ
 values of which no unit waits.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Generic
 
 from hams_schedule.limits import order_values_slack
@@ -18,13 +18,11 @@ class ArrivalOrder(Generic[U]):
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[U]] = {}
-        # Values of which units stand behind another one: that looked at longest ago is first.
-        self._crowded: OrderedDict[str, None] = OrderedDict()
-        self._behind = 0
+        self._crowded: set[str] = set()
 
     def __len__(self) -> int:
         """Units that stand behind another one."""
-        return self._behind
+        return sum([len(self._lines[value]) - 1 for value in self._crowded])
 
     def arrived(self, value: str, unit: U, queued: int) -> bool:
         """A unit is READY; whether it may be queued now. `queued`: how many are."""
@@ -38,8 +36,7 @@ class ArrivalOrder(Generic[U]):
             return True  # it was not READY in between: a policy may have dropped it
         if not any(unit is other for other in line):
             line.append(unit)
-            self._behind += 1
-            self._crowded[value] = None
+            self._crowded.add(value)
         return False
 
     def left(self, value: str, unit: U) -> U | None:
@@ -47,33 +44,27 @@ class ArrivalOrder(Generic[U]):
         line = self._lines.get(value)
         return self._next(value, line) if line is not None and line[0] is unit else None
 
-    def turns(self, at_most: int) -> list[tuple[U, U | None]]:
-        """Units that are READY no more, which happens in failovers only, each with the one whose turn it is
-        now. Looks at so many values, and at others next time."""
-        due: list[tuple[U, U | None]] = []
-        for _ in range(min(at_most, len(self._crowded))):
-            value = next(iter(self._crowded))
-            self._crowded.move_to_end(value)
+    def turns(self) -> list[U]:
+        """The units whose turn it is because those before them are READY no more."""
+        due: list[U] = []
+        for value in list(self._crowded):
             line = self._lines[value]
-            head = line[0]
-            if head.stage != READY:
-                due.append((head, self._next(value, line)))
+            unit = self._next(value, line) if line[0].stage != READY else None
+            if unit is not None:
+                due.append(unit)
         return due
 
     def clear(self) -> None:
         """Forget all units."""
         self._lines.clear()
         self._crowded.clear()
-        self._behind = 0
 
     def _next(self, value: str, line: deque[U]) -> U | None:
-        before = len(line)
         line.popleft()
         while line and line[0].stage != READY:
             line.popleft()
-        self._behind -= before - max(len(line), 1)
         if len(line) < 2:
-            self._crowded.pop(value, None)
+            self._crowded.discard(value)
         if line:
             return line[0]
         del self._lines[value]
