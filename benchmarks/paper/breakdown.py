@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.paper.recovery import recorded
-from benchmarks.paper.running import Sample, running
+from benchmarks.paper.running import CAPTURED, CORE, Sample, running
 from benchmarks.paper.services import BARE, Service, Settings
 from benchmarks.paper.traces import Note, notes
 from benchmarks.report import ms
@@ -117,9 +117,9 @@ async def breakdown(
 async def _rows(service: Service, mode: str, settings: Settings, seconds: float) -> list[dict[str, object]]:
     async with recorded() as (_, traces), running(service, mode, settings) as graph:
         await graph.window(1, 2.0, 0.0)
-        before, moved = graph.cpu_by_kind(), await graph.captured()
+        before, moved = graph.cpu_by_kind(), await graph.counted()
         samples = await graph.window(1, seconds, 0.0)
-        spent, total = graph.cpu_by_kind(), await graph.captured()
+        spent, total = graph.cpu_by_kind(), await graph.counted()
         lines = [note for note in notes(traces) if samples and samples[0].began <= note.at / 1e9]
     shared: dict[str, object] = {
         "service": service.name,
@@ -135,8 +135,9 @@ async def _rows(service: Service, mode: str, settings: Settings, seconds: float)
         "cpu_ms_per_batch": {
             kind: round(1000 * (spent[kind] - before[kind]) / max(len(samples), 1), 3) for kind in spent
         },
+        "core_ms_per_batch": round(1000 * (total[CORE] - moved[CORE]) / max(len(samples), 1), 3),
         "mb_per_batch": {
-            name: round((total[name] - moved[name]) / max(len(samples), 1) / 1e6, 4) for name in total
+            name: round((total[name] - moved[name]) / max(len(samples), 1) / 1e6, 4) for name in CAPTURED
         },
     }
     return [{**shared, **kind} for kind in by_kind(samples, batches_of(lines))]

@@ -27,6 +27,12 @@ ANSWER_S = 60.0
 CAPTURED = {"captured": "captured", "compared": "compared", "copied and sent": "changed"}
 """Bytes of states, and the proxies' metrics of them. What is copied is sent to each backup."""
 
+CORE = "core"
+COUNTED = {f"hams_proxy_{metric}_bytes_total": name for name, metric in CAPTURED.items()} | {
+    "hams_proxy_core_seconds_total": CORE
+}
+"""The proxies' metrics that are looked up, and what each is called here."""
+
 READY_S = 240.0
 """Large states take long to reach their backups."""
 
@@ -139,8 +145,9 @@ class Running(Asked):
             epochs |= {f"{table.op}/{number}": slot.epoch for number, slot in enumerate(table.slots)}
         return epochs
 
-    async def captured(self) -> dict[str, float]:
-        """Bytes of all captures of its models so far, by what was done with them."""
+    async def counted(self) -> dict[str, float]:
+        """Bytes of all captures of its models so far, by what was done with them, and the seconds that its
+        proxies have spent in the core."""
         url = (await self.supervisor.status()).metrics
         return sums((await asyncio.to_thread(httpx.get, url, timeout=ANSWER_S)).text)
 
@@ -157,13 +164,12 @@ class Running(Asked):
 
 
 def sums(page: str) -> dict[str, float]:
-    """What all processes of a page of metrics count of `CAPTURED`, 0 where none has a state."""
-    names = {f"hams_proxy_{metric}_bytes_total": name for name, metric in CAPTURED.items()}
-    totals = dict.fromkeys(CAPTURED, 0.0)
+    """Sums of `COUNTED` over all processes of a page of metrics, 0 where none has it."""
+    totals = dict.fromkeys(COUNTED.values(), 0.0)
     for line in page.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in names:
-            totals[names[name]] += float(line.rpartition(" ")[2])
+        if name in COUNTED:
+            totals[COUNTED[name]] += float(line.rpartition(" ")[2])
     return totals
 
 

@@ -234,7 +234,8 @@ def _breakdown(rows: Sequence[Row]) -> Table:
     kinds = sorted({kind for row in rows for kind in row["cpu_ms_per_batch"]})
     head = ("service", "mode", "kind", "setting", "batches", "latency ms",
             *(f"{name} ms" for name in PARTS_OF_A_BATCH), "states: capture / record / acknowledged ms",
-            "states, MB a batch: " + " / ".join(CAPTURED), *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
+            "states, MB a batch: " + " / ".join(CAPTURED), "core ms",
+            *(f"CPU {kind} ms" for kind in kinds))  # fmt: skip
     lines = [
         (
             row["service"],
@@ -246,6 +247,7 @@ def _breakdown(rows: Sequence[Row]) -> Table:
             *(_number(row["parts_ms"][name]) for name in PARTS_OF_A_BATCH),
             "; ".join(_state(op, steps) for op, steps in row["states_ms"].items() if steps) or ABSENT,
             _moved(row.get("mb_per_batch")),
+            _number(row.get("core_ms_per_batch")),
             *(_number(row["cpu_ms_per_batch"].get(kind)) for kind in kinds),
         )
         for row in rows

@@ -40,6 +40,8 @@ def samples(node: Node, memory: Arena, work: Work, captured: CaptureCounts) -> I
         "Generation of the topology that it knows.",
         machine.knowledge.topology.generation,
     )
+    yield Sample("hams_proxy_core_seconds_total", "Time in the protocol core.", node.shell.core.seconds)
+    yield Sample("hams_proxy_core_steps_total", "Steps of the protocol core.", node.shell.core.calls)
     yield Sample("hams_proxy_batches_total", "Batches given to the model.", work.batches)
     yield Sample("hams_proxy_units_total", "Units given to the model in batches.", work.units)
     yield Sample("hams_proxy_queued_units", "Units that wait for the model.", len(machine.queue))

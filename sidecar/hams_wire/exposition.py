@@ -24,6 +24,19 @@ class Sample:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class TimeSpent:
+    """Calls of something, and the seconds that they took: wall clock, as one thread serves an instance."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """A call has ended that took so long."""
+        self.calls += 1
+        self.seconds += seconds
+
+
 def exposition(samples: Iterable[Sample]) -> bytes:
     """The body of an answer. Samples of one name stand together, as the format asks."""
     by_name: dict[str, list[Sample]] = {}

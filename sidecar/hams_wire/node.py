@@ -9,6 +9,7 @@ effect without its line would be a lie.
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -154,7 +155,8 @@ class Node:
         self.of = of
         suspect_after_s = machine.knowledge.graph.data.recovery.suspect_after_s
         steps = machine.steps if isinstance(machine, TakesTogether) else None
-        self.shell = Shell(machine, instance, of, self, suspect_after_s, steps)
+        # Not the loop's time, which moves with its rounds only.
+        self.shell = Shell(machine, instance, of, self, suspect_after_s, steps, time.perf_counter)
         self._etcd_news = asyncio.Event()
         self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._uid = settings.graph_uid

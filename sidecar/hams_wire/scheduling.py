@@ -9,7 +9,6 @@ its laws; a policy that breaks one is replaced (`failed`).
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from hams_protocol.batching import Fifo, Scheduler, Timing
@@ -32,6 +31,7 @@ from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import SchedulerPort as Policy
 from hams_schedule.serving import guarded
 from hams_schedule.steps import AT_ONCE
+from hams_wire.exposition import TimeSpent
 
 PARAMETER = "parameter:"
 
@@ -74,19 +74,6 @@ class WeighedTiming:
     total_s: float
     ok: bool
     weight: float
-
-
-@dataclass(slots=True)
-class TimeSpent:
-    """Calls of the policy, and the seconds that they took: wall clock, as one thread serves an instance."""
-
-    calls: int = 0
-    seconds: float = 0.0
-
-    def since(self, began: float) -> None:
-        """A call that began then, by `time.perf_counter`, has ended."""
-        self.calls += 1
-        self.seconds += time.perf_counter() - began
 
 
 class PolicyQueue:
@@ -211,7 +198,7 @@ class PolicyQueue:
         """See `Scheduler`."""
         began = time.perf_counter()
         units = self._lawful.take(now)
-        self.deciding.since(began)
+        self.deciding.add(time.perf_counter() - began)
         return units
 
     def late(self, now: float) -> list[Unit]:
@@ -219,7 +206,7 @@ class PolicyQueue:
         began = time.perf_counter()
         self.profiles.rest.forget_stale(now)  # not by a policy: replays of the guard have a time of their own
         units = self._lawful.late(now)
-        self.deciding.since(began)
+        self.deciding.add(time.perf_counter() - began)
         for unit in units:
             self.shed_by[self._why_shed(unit, now)] += 1
         return units
@@ -293,7 +280,7 @@ class PolicyQueue:
             units = next(iter(self._running.values()), [])
             self._forecast = forecast_of(units, self._since, self.profiles)
         goes_on = self._lawful.plan(now, budget_s)
-        self.planning.since(began)
+        self.planning.add(time.perf_counter() - began)
         return goes_on
 
     def clear(self) -> None:

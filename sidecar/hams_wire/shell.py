@@ -18,6 +18,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat, Message, Suspect
 from hams_wire import limits
+from hams_wire.exposition import TimeSpent
 from hams_wire.failure_detector import FailureDetector
 
 network_silence_s = 0.5
@@ -99,17 +100,24 @@ class ShellHost(Protocol):
         ...
 
 
+def no_clock() -> float:
+    """For who measures nothing."""
+    return 0.0
+
+
 class Shell:
     """One instance's. `steps`: its machine's way to take several events in one step, if it has one.
 
     `heartbeat_s`: seconds between two calls of `beat`. `taken`: the events that the machine was given last.
     `stopped`: it takes nothing more and performs nothing more; the code that ends the instance sets it.
+    `core`: steps of the machine, and the seconds that they took by `clock`, where there is one.
     """
 
     __slots__ = (
         "_asked",
         "_beat_at",
         "_breaks",
+        "_clock",
         "_due",
         "_events",
         "_host",
@@ -117,6 +125,7 @@ class Shell:
         "_said",
         "_sent",
         "_steps",
+        "core",
         "detector",
         "heartbeat_s",
         "instance",
@@ -135,6 +144,7 @@ class Shell:
         host: ShellHost,
         suspect_after_s: float,
         steps: Callable[[Sequence[Event], float], Sequence[Effect]] | None = None,
+        clock: Callable[[], float] = no_clock,
     ) -> None:
         self.machine = machine
         self.instance = instance
@@ -144,6 +154,8 @@ class Shell:
         self.heartbeat_s = max(suspect_after_s / heartbeats_per_suspicion, heartbeat_min_s)
         self.detector = FailureDetector(suspect_after_s, self.heartbeat_s)
         self.taken: tuple[Event, ...] = ()
+        self.core = TimeSpent()
+        self._clock = clock
         self._host = host
         self._steps = steps
         self._events: deque[Event] = deque()
@@ -251,7 +263,9 @@ class Shell:
         host = self._host
         now = host.now()
         self.taken, self._due = events, None
+        began = self._clock()
         effects = self.machine.step(events[0], now) if self._steps is None else self._steps(events, now)
+        self.core.add(self._clock() - began)
         host.stepped(events, effects)
         for effect in effects:
             if type(effect) is Send:

@@ -26,7 +26,7 @@ from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.recovery import CORRELATED, cases_of
 from benchmarks.paper.running import Sample, sums
 from benchmarks.paper.services import SERVICES, Settings
-from benchmarks.paper.tables import paper_percent, table_of
+from benchmarks.paper.tables import ABSENT, paper_percent, table_of
 from benchmarks.paper.traces import Note, notes, recovered
 
 from hams_protocol import modes
@@ -99,6 +99,7 @@ def split(mode: str, tail: float) -> dict[str, Any]:
         "parts_ms": dict.fromkeys(PARTS, 10.0) | {"tail": tail},
         "states_ms": {"o2": {"capture": 1.0, "record": 2.0}, "o4": {}},
         "cpu_ms_per_batch": {"models": 3.0},
+        "core_ms_per_batch": 1.875,
         "mb_per_batch": {"captured": 55.6, "compared": 50.0, "copied and sent": 0.125},
     }
 
@@ -192,15 +193,21 @@ hams_proxy_captured_bytes_total{operator="o4",instance="o4-0"} 70
 hams_proxy_compared_bytes_total{operator="o2",instance="o2-0"} 4e2
 hams_proxy_changed_bytes_total{operator="o2",instance="o2-0"} 30
 hams_proxy_captures_total{operator="o2",instance="o2-0"} 9
+hams_proxy_core_seconds_total{operator="o1",instance="o1-0"} 0.5
+hams_proxy_core_seconds_total{operator="o2",instance="o2-0"} 0.25
 """
-    assert sums(page) == {"captured": 570.0, "compared": 400.0, "copied and sent": 30.0}
-    assert sums("") == dict.fromkeys(("captured", "compared", "copied and sent"), 0.0)
+    assert sums(page) == {"captured": 570.0, "compared": 400.0, "copied and sent": 30.0, "core": 0.75}
+    assert sums("") == dict.fromkeys(("captured", "compared", "copied and sent", "core"), 0.0)
 
 
 def test_a_breakdown_shows_what_its_states_moved() -> None:
     table = table_of("breakdown", [split("NonStop", 8.5)])
     cells = dict(zip(table.head, table.lines[0], strict=True))
     assert cells["states, MB a batch: captured / compared / copied and sent"] == "55.60 / 50.00 / 0.12"
+    assert cells["core ms"] == "1.9"
+    before = {name: value for name, value in split("NonStop", 8.5).items() if name != "core_ms_per_batch"}
+    older = table_of("breakdown", [before])
+    assert dict(zip(older.head, older.lines[0], strict=True))["core ms"] == ABSENT
 
 
 def test_rows_say_which_code_ran_and_the_page_shows_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hams_schedule.limits import classes_max
 from hams_sidecar.arena import Arena
 from hams_sidecar.model.images import CaptureCounts
 from hams_sidecar.proxy_metrics import Work, samples
-from hams_wire.exposition import exposition
+from hams_wire.exposition import TimeSpent, exposition
 from hams_wire.scheduling import PolicyQueue, queue_of
 
 from .test_timeliness import GRAPH
@@ -28,6 +29,7 @@ class Instance:
     def __init__(self, file: Path) -> None:
         self.machine = StatelessMachine(load(file), "s", "s-1", queue_of)
         self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.shell = SimpleNamespace(core=TimeSpent(7, 0.25))
 
 
 def page(tmp_path: Path, batch: str, prepare: Any = None) -> dict[str, float]:
@@ -113,3 +115,8 @@ async def test_a_keeper_says_whose_states_it_keeps_and_how_large_they_are(tmp_pa
 
     assert not [name for name in page(tmp_path, "maxDelay: 0") if "kept" in name]
     assert page(tmp_path, "maxDelay: 0", keeps)['hams_proxy_kept_bytes{operator="counter"}'] == 4096
+
+
+async def test_the_time_in_the_core_is_published(tmp_path: Path) -> None:
+    shown = page(tmp_path, "maxDelay: 0")
+    assert (shown["hams_proxy_core_steps_total"], shown["hams_proxy_core_seconds_total"]) == (7, 0.25)

@@ -275,3 +275,15 @@ def test_a_shell_at_rest_is_not_late_and_misses_nobody():
     assert machine.events == [Tick()]
     shell.beat()
     assert not [message for _, message in host.sent if isinstance(message, Suspect)]
+
+
+def test_the_time_in_the_core_is_counted_by_a_clock_and_nothing_else():
+    times = iter(range(0, 100, 2))
+    machine, host = Scripted(lambda event: []), Host()
+    shell = Shell(machine, "a-1", "a", host, SUSPECT_S, clock=lambda: float(next(times)))
+    for _ in range(3):
+        shell.feed(Tick())
+    shell.turn()
+    assert (shell.core.calls, shell.core.seconds) == (3, 6.0)
+    measures_nothing, _, _ = shell_of()
+    assert (measures_nothing.core.calls > 0, measures_nothing.core.seconds) == (True, 0.0)
