@@ -117,43 +117,58 @@ def unit_of(number: int, app: int, shape: int) -> Unit:
     return made
 
 
+class Offered:
+    """A queue, and requests for it: as many wait at any time as is asked for."""
+
+    def __init__(self, kind: Kept, pending: int, seed: int) -> None:
+        case = next(case for case in CASES if case.name == CASE)
+        policy = BatchPolicy(
+            ROWS_MAX,
+            0.0,
+            SchedulePolicy.DISTRIBUTION,
+            kind.when_late,
+            "parameter:app",
+            keep_order="parameter:session" if kind.ordered else "",
+        )
+        self.queue = (OrderedQueue if kind.ordered else PolicyQueue)(policy)
+        teach(self.queue.profiles, case, "app", seed)
+        self.now = 0.0
+        self.took_s: list[float] = []
+        """Of each arrival."""
+        self._kind = kind
+        self._pending = pending
+        self._apps = len(case.modes)
+        self._random = np.random.default_rng(seed)
+        self._number = 0
+        self._drained_s = BATCH_S * (2.0 + pending / ROWS_MAX)
+        for _ in range(pending):
+            self._arrive()
+            self.now += BATCH_S / ROWS_MAX / 4
+
+    def fill(self) -> None:
+        """As many arrive as have left."""
+        while len(self.queue) < self._pending:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        app = int(self._random.integers(0, self._apps))
+        unit = unit_of(self._number, app, self._number % self._kind.shapes)
+        unit.due = self.now + self._drained_s * float(self._random.uniform(*self._kind.budgets))
+        self._number += 1
+        began = time.thread_time()
+        self.queue.add(unit, self.now)
+        self.took_s.append(time.thread_time() - began)
+
+
 def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, Any]:
     """Costs in microseconds with `pending` requests queued: after each batch as many arrive as it took."""
-    case = next(case for case in CASES if case.name == CASE)
-    order = "parameter:session" if kind.ordered else ""
-    batch_policy = BatchPolicy(
-        ROWS_MAX,
-        0.0,
-        SchedulePolicy.DISTRIBUTION,
-        kind.when_late,
-        "parameter:app",
-        keep_order=order,
-    )
-    queue = (OrderedQueue if kind.ordered else PolicyQueue)(batch_policy)
-    teach(queue.profiles, case, "app", seed)
-    random = np.random.default_rng(seed)
-    costs: dict[str, list[float]] = {"add": [], "decide": [], "full": []}
-    now, number = 0.0, 0
-    drained_s = BATCH_S * (2.0 + pending / ROWS_MAX)
-
-    def arrive() -> None:
-        """One more request."""
-        nonlocal number
-        unit = unit_of(number, int(random.integers(0, len(case.modes))), number % kind.shapes)
-        unit.due = now + drained_s * float(random.uniform(*kind.budgets))
-        number += 1
-        began = time.thread_time()
-        queue.add(unit, now)
-        costs["add"].append(time.thread_time() - began)
-
-    for _ in range(pending):
-        arrive()
-        now += BATCH_S / ROWS_MAX / 4
+    offered = Offered(kind, pending, seed)
+    queue = offered.queue
+    costs: dict[str, list[float]] = {"add": offered.took_s, "decide": [], "full": []}
     gc.collect()
     gc.freeze()  # as a proxy does once it has started
-    served = queue.distribution
-    assert served is not None, "the policy that was asked for"
     for batch in range(decisions):
+        now = offered.now
         began = time.thread_time()
         gone = queue.late(now)
         units = queue.take(now)
@@ -163,22 +178,28 @@ def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, An
         costs["decide"].append(time.thread_time() - began)
         for unit in (*gone, *units):
             unit.stage = Stage.DONE
-        if served.tables is not None and queue.serves == SchedulePolicy.DISTRIBUTION:
-            began = time.thread_time()
-            decide(list(served.pending.lines.values()), served.tables, served.arrivals, served.terms, now)
-            costs["full"].append(time.thread_time() - began)
+        costs["full"] += full(queue, now)
         while queue.plan(now, PLAN_SLICE_S):
             pass
-        now += BATCH_S
-        queue.finished(batch, Timing(BATCH_S, BATCH_S, True), now)
-        while len(queue) < pending:
-            arrive()
+        offered.now += BATCH_S
+        queue.finished(batch, Timing(BATCH_S, BATCH_S, True), offered.now)
+        offered.fill()
     gc.unfreeze()
     row: dict[str, Any] = {"kind": kind.name, "pending": pending, "policy": queue.serves}
     for name, seconds in costs.items():
         row[f"{name}_p50_us"] = round(1e6 * percentile(seconds, 0.5), 1)
         row[f"{name}_p99_us"] = round(1e6 * percentile(seconds, 0.99), 1)
     return row
+
+
+def full(queue: PolicyQueue, now: float) -> list[float]:
+    """The seconds of one decision with roll-outs; nothing where another policy serves."""
+    served = queue.distribution
+    if served is None or served.tables is None or queue.serves != SchedulePolicy.DISTRIBUTION:
+        return []
+    began = time.thread_time()
+    decide(list(served.pending.lines.values()), served.tables, served.arrivals, served.terms, now)
+    return [time.thread_time() - began]
 
 
 def print_table(result: Result) -> None:
