@@ -88,15 +88,26 @@ def _quota(folder: Path) -> Iterator[float]:
 
 
 def _memory_left(folder: Path) -> Iterator[int]:
-    names = ("memory.max", "memory.current")
+    """Bytes below the limit of a group. Files that were read count as used, and go when memory is wanted."""
+    names, before = ("memory.max", "memory.current"), ""
     if not (folder / names[0]).is_file():
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        names, before = ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_"
     try:
         limit, used = ((folder / name).read_text().strip() for name in names)
     except OSError:
         return
     if limit != "max":
-        yield max(int(limit) - int(used), 0)
+        files = _numbers(folder / "memory.stat", (f"{before}inactive_file", f"{before}active_file"))
+        yield max(int(limit) - max(int(used) - sum(files), 0), 0)
+
+
+def _numbers(file: Path, names: tuple[str, ...]) -> list[int]:
+    """Those with these names in a file of names and numbers, as far as it can be read."""
+    try:
+        pairs = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return []
+    return [int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] in names]
 
 
 def processes_of(graph: Graph) -> int:

@@ -52,10 +52,15 @@ def test_the_least_memory_of_machine_and_control_groups_is_what_is_left(tmp_path
     (tmp_path / "user" / "ours" / "memory.max").write_text("max\n")
     (tmp_path / "user" / "ours" / "memory.current").write_text("1000\n")
     assert left() == 6000
+    (tmp_path / "user" / "memory.stat").write_text("anon 300\ninactive_file 400\nactive_file 200\nx\n")
+    assert left() == 6600, "files that were read go when memory is wanted"
     (tmp_path / "memory" / "ours").mkdir(parents=True)
     (tmp_path / "memory" / "ours" / "memory.limit_in_bytes").write_text("5000\n")
     (tmp_path / "memory" / "ours" / "memory.usage_in_bytes").write_text("6000\n")
     assert left() == 0
+    stat = "inactive_file 1\ntotal_inactive_file 3000\ntotal_active_file 500\n"
+    (tmp_path / "memory" / "ours" / "memory.stat").write_text(stat)
+    assert left() == 2500
 
 
 def test_a_graph_on_far_too_few_cores_is_told_so_and_on_enough_it_is_not() -> None:
