@@ -12,7 +12,6 @@ and one state's way at that rate, and 2 ms.
 """
 
 import argparse
-import difflib
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful
 from benchmarks.http_load import closed_loop, infer_request
 from benchmarks.plots import bars
-from benchmarks.report import Result, add_options, deliver, rows_of
+from benchmarks.report import Result, add_options, deliver, rows_of, several
 from benchmarks.stream import record_rate
 from hams_graph import load
 from hams_load.traffic import percentile
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument(
         "--modes",
-        type=_modes,
+        type=several("mode", MODES),
         default=(Mode.NON_STOP.value,),
         help="separated by commas; None is always there",
     )
@@ -56,16 +55,6 @@ def main(arguments: list[str] | None = None) -> int:
     seconds = 2.0 if options.short else options.seconds
     deliver(uvloop.run(measure(sizes, seconds, options.modes)), options, print_table, plot)
     return 0
-
-
-def _modes(text: str) -> tuple[str, ...]:
-    modes = tuple(text.split(","))
-    for mode in modes:
-        if mode not in MODES:
-            near = difflib.get_close_matches(mode, MODES, 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise argparse.ArgumentTypeError(f"expected modes of {', '.join(MODES)}, found {mode!r}{hint}")
-    return modes
 
 
 async def measure(sizes: tuple[int, ...], seconds: float, modes: tuple[str, ...]) -> Result:

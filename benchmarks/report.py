@@ -2,8 +2,9 @@
 same JSON for programs."""
 
 import argparse
+import difflib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,37 @@ def seconds(text: str) -> float:
             f"expected seconds above 0 and at most {seconds_max:g}, found {text!r}"
         )
     return value
+
+
+def one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
+    """Reads one of `known` for argparse; for anything else says what there is, and what was meant."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(_unknown(what, text, known))
+        return text
+
+    return read
+
+
+def several(what: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """The same for some of `known`, separated by commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(_unknown(what, name, known))
+        return tuple(text.split(","))
+
+    return read
+
+
+def _unknown(what: str, text: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(text, list(known), 1, 0.5) or [
+        name for name in known if name.lower() == text.lower()
+    ]
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"no {what} {text!r}{hint} Known are {', '.join(known)}"
 
 
 def deliver(

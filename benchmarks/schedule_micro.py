@@ -44,7 +44,7 @@ GOALS_US = {"add_p50_us": 5.0, "decide_p99_us": 100.0}
 
 
 @dataclass(frozen=True)
-class Kept:
+class QueueKind:
     """A kind of queue. `budgets`: of units, in times that the whole queue takes. `shapes`: of requests, of
     which no two share a batch."""
 
@@ -55,17 +55,17 @@ class Kept:
     when_late: WhenLate = WhenLate.SHED
 
 
-USUAL = Kept("usual")
+USUAL = QueueKind("usual")
 KINDS = (
     USUAL,
-    Kept("short deadlines", budgets=(0.2, 1.2)),
-    Kept("100 shapes", shapes=SHAPES),
-    Kept("in order", ordered=True),
-    Kept("late ones run", budgets=(0.2, 1.2), when_late=WhenLate.RUN),
+    QueueKind("short deadlines", budgets=(0.2, 1.2)),
+    QueueKind("100 shapes", shapes=SHAPES),
+    QueueKind("in order", ordered=True),
+    QueueKind("late ones run", budgets=(0.2, 1.2), when_late=WhenLate.RUN),
 )
 
 
-class Shaped:
+class ShapedPayload:
     """A payload of one row: what the core asks of it."""
 
     nbytes, defect, content, rows = 0, "", "", 1
@@ -111,16 +111,16 @@ def unit_of(number: int, app: int, shape: int) -> Unit:
     made = Unit(UnitId(request, ()))
     meta = Meta((("app", str(app)), ("session", str(number % SESSIONS))))
     made.used = (
-        Token(request, (), FRONTEND, Kind.VALUE, f"0/{number}", (), (), meta, payload=Shaped(shape)),
+        Token(request, (), FRONTEND, Kind.VALUE, f"0/{number}", (), (), meta, payload=ShapedPayload(shape)),
     )
     made.stage = Stage.READY
     return made
 
 
-class Offered:
+class OfferedLoad:
     """A queue, and requests for it: as many wait at any time as is asked for."""
 
-    def __init__(self, kind: Kept, pending: int, seed: int) -> None:
+    def __init__(self, kind: QueueKind, pending: int, seed: int) -> None:
         case = next(case for case in CASES if case.name == CASE)
         policy = BatchPolicy(
             ROWS_MAX,
@@ -160,9 +160,9 @@ class Offered:
         self.took_s.append(time.thread_time() - began)
 
 
-def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, Any]:
+def measure(kind: QueueKind, pending: int, decisions: int, seed: int) -> dict[str, Any]:
     """Costs in microseconds with `pending` requests queued: after each batch as many arrive as it took."""
-    offered = Offered(kind, pending, seed)
+    offered = OfferedLoad(kind, pending, seed)
     queue = offered.queue
     costs: dict[str, list[float]] = {"add": offered.took_s, "decide": [], "full": []}
     gc.collect()
@@ -178,7 +178,7 @@ def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, An
         costs["decide"].append(time.thread_time() - began)
         for unit in (*gone, *units):
             unit.stage = Stage.DONE
-        costs["full"] += full(queue, now)
+        costs["full"] += full_decision_s(queue, now)
         while queue.plan(now, PLAN_SLICE_S):
             pass
         offered.now += BATCH_S
@@ -192,7 +192,7 @@ def measure(kind: Kept, pending: int, decisions: int, seed: int) -> dict[str, An
     return row
 
 
-def full(queue: PolicyQueue, now: float) -> list[float]:
+def full_decision_s(queue: PolicyQueue, now: float) -> list[float]:
     """The seconds of one decision with roll-outs; nothing where another policy serves."""
     served = queue.distribution
     if served is None or served.tables is None or queue.serves != SchedulePolicy.DISTRIBUTION:

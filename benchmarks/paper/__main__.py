@@ -5,9 +5,8 @@ part adds its rows to the folder beside the file, and writes the page `index.htm
 """
 
 import argparse
-import difflib
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -28,7 +27,7 @@ from benchmarks.paper.services import (
     read_times,
     too_little_memory,
 )
-from benchmarks.report import Result, add_options, counted, rows_of, seconds
+from benchmarks.report import Result, add_options, counted, one_of, rows_of, seconds, several
 from hams_operator.local.capacity import cores
 from hams_operator.local.supervisor import CannotStart
 
@@ -267,11 +266,11 @@ async def _measured(part: Callable[[Run], Measured], run: Run) -> Rows:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("hams bench paper", "hams bench paper [OPTIONS]", __doc__)
     add_options(parser)
-    parser.add_argument("--part", type=_one_of("part", [*PARTS, ALL]), default=None)
-    parser.add_argument("--services", type=_several("service", list(SERVICES)), default=None)
-    parser.add_argument("--modes", type=_several("mode", list(MODES)), default=None)
+    parser.add_argument("--part", type=one_of("part", [*PARTS, ALL]), default=None)
+    parser.add_argument("--services", type=several("service", list(SERVICES)), default=None)
+    parser.add_argument("--modes", type=several("mode", list(MODES)), default=None)
     parser.add_argument(
-        "--loads", type=_several("load", overhead.LOADS), default=overhead.LOADS, help="of part overhead"
+        "--loads", type=several("load", overhead.LOADS), default=overhead.LOADS, help="of part overhead"
     )
     parser.add_argument("--models", choices=("emulated", REAL), default="emulated")
     parser.add_argument("--pace", choices=("paper", "none"), default="paper")
@@ -353,33 +352,6 @@ def _check_real(options: argparse.Namespace) -> None:
     for part in _parts(options):
         if part in EMULATED_ONLY:
             raise ValueError(f"part {part} needs --models emulated: {EMULATED_ONLY[part]}")
-
-
-def _one_of(what: str, known: Sequence[str]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in known:
-            raise argparse.ArgumentTypeError(_unknown(what, text, known))
-        return text
-
-    return read
-
-
-def _several(what: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def read(text: str) -> tuple[str, ...]:
-        for name in text.split(","):
-            if name not in known:
-                raise argparse.ArgumentTypeError(_unknown(what, name, known))
-        return tuple(text.split(","))
-
-    return read
-
-
-def _unknown(what: str, text: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(text, list(known), 1, 0.5) or [
-        name for name in known if name.lower() == text.lower()
-    ]
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"no {what} {text!r}{hint} Known are {', '.join(known)}"
 
 
 def _part_of_one(text: str) -> float:

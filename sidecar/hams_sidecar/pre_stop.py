@@ -1,7 +1,7 @@
 """The preStop hook of a proxy's container: it tells the proxy to leave.
 
 The kubelet runs it when the pod has to end. Only then does the proxy begin to hand its role over, so the
-hook imports little, and nothing that is installed. Never: waits for the proxy.
+hook imports nothing but the standard library. Never: waits for the proxy.
 """
 
 import os

@@ -93,7 +93,7 @@ class PolicyQueue:
         self.on_time = 0
         self.late_runs = 0
         self.deciding = TimeSpent()
-        """To choose who runs next, and who is late."""
+        """To choose who runs next and who is late, and to note that it runs: all that the model waits for."""
         self.planning = TimeSpent()
         """To plan ahead, in slices beside the batch that runs."""
         self.calibration = Calibration()
@@ -222,9 +222,11 @@ class PolicyQueue:
 
     def started(self, batch: int, units: list[Unit], now: float) -> None:
         """See `Scheduler`."""
+        began = time.perf_counter()
         self._running = {batch: units}
         self._since, self._forecast, self._forecast_due = now, None, self._classifies
         self._lawful.started(batch, units, now)
+        self.deciding.add(time.perf_counter() - began)
 
     def finished(self, batch: int, timing: Timing, now: float) -> None:
         """See `Scheduler`."""

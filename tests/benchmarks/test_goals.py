@@ -97,6 +97,6 @@ def test_modes_are_named_as_graphs_name_them(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         overhead.main(["--modes", "NonStop,Remu"])
     assert (
-        "expected modes of NonStop, BufferedOutputs, StopAndCopy, Remus, LineageStash, found 'Remu'"
+        "no mode 'Remu'; did you mean Remus? Known are NonStop, BufferedOutputs, StopAndCopy, Remus"
         in capsys.readouterr().err
     )

@@ -2,10 +2,9 @@
 
 import asyncio
 import io
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -55,24 +54,32 @@ def test_a_deadline_that_the_graph_would_refuse_is_refused_before_anything_is_se
             check_deadline(given, graph)
 
 
+class Screen(io.StringIO):
+    """A terminal's. `counted`: the answers so far were shown on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = threading.Event()  # the bar is drawn by a thread of its own
+
+    def write(self, text: str) -> int:
+        if "2/3" in text:
+            self.counted.set()
+        return super().write(text)
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_in_a_terminal_the_traffic_so_far_is_shown_and_anywhere_else_it_is_not(
     shown: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    screen = io.StringIO()
+    screen = Screen()
     terminal = Console(file=screen, force_terminal=True, width=100)
     monkeypatch.setattr(load_command, "console", lambda **_: terminal)
     tally = TrafficTally(sent=3, ok=2, attempts=3, latencies_s=[0.01, 0.02])
     tally.failed["400: bad"] += 1
 
-    async def told(what: Callable[[], Any]) -> None:
-        while what() and "2/3" not in screen.getvalue():
-            terminal.file.flush()
-            await asyncio.sleep(0)
-
     async def run() -> TrafficTally:
-        async with asyncio.timeout(30):
-            await told(lambda: shown)
+        if shown:
+            await asyncio.to_thread(screen.counted.wait, 30)
         return tally
 
     ran = asyncio.run(with_progress(SimpleNamespace(tally=tally, run=run), 3, "load", shown=shown))
