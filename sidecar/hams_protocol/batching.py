@@ -134,7 +134,13 @@ class Fifo:
         if rows < self._policy.max_rows and not passed and now < head.queued_at + self._policy.max_delay_s:
             return []
         members = set(map(id, chosen))
-        self._queue = deque(unit for unit in queue if id(unit) not in members and unit.stage is Stage.READY)
+        behind = set(members)
+        while queue and (id(queue[0]) in members or queue[0].stage is not Stage.READY):
+            behind.discard(id(queue.popleft()))
+        if behind:  # hardly ever, or a take would cost as much as all that wait
+            self._queue = deque(
+                unit for unit in queue if id(unit) not in members and unit.stage is Stage.READY
+            )
         return chosen
 
     def deadline(self) -> float:

@@ -25,6 +25,13 @@ class Stage(enum.IntEnum):
     DONE = 3
 
 
+BatchKey = tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]
+"""Of each input: its source, the key of its payload, and what it is renamed to."""
+
+
+NOT_COUNTED = -1
+
+
 class Unit:
     """One (request, lane) at one operator: its tokens by in-edge, and how far it has come.
 
@@ -38,6 +45,9 @@ class Unit:
     """
 
     __slots__ = (
+        "_batch_key",
+        "_rows",
+        "_used",
         "attempts",
         "batch",
         "cls",
@@ -51,14 +61,15 @@ class Unit:
         "route",
         "stage",
         "tokens",
-        "used",
     )
 
     def __init__(self, unit: UnitId) -> None:
         self.id = unit
         self.tokens: dict[str, Token] = {}
         self.stage = Stage.WAITING
-        self.used: tuple[Token, ...] = ()
+        self._used: tuple[Token, ...] = ()
+        self._rows = NOT_COUNTED
+        self._batch_key: BatchKey = ()
         self.refused: set[str] = set()
         self.held: dict[str, ValueId] = {}
         self.keep = False
@@ -79,17 +90,36 @@ class Unit:
         self.held.clear()
 
     @property
-    def rows(self) -> int:
-        """How much of a batch it fills."""
-        return max((token.payload.rows for token in self.used if token.payload is not None), default=1)
+    def used(self) -> tuple[Token, ...]:
+        """The tokens it runs on."""
+        return self._used
+
+    @used.setter
+    def used(self, tokens: tuple[Token, ...]) -> None:
+        self._used = tokens
+        self._rows = NOT_COUNTED
 
     @property
-    def batch_key(self) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]:
+    def rows(self) -> int:
+        """How much of a batch it fills."""
+        if self._rows == NOT_COUNTED:
+            self._count()
+        return self._rows
+
+    @property
+    def batch_key(self) -> BatchKey:
         """Units whose keys differ never share a batch."""
-        return tuple(
-            (token.source, token.payload.batch_key, token.renamed)
-            for token in self.used
-            if token.payload is not None
+        if self._rows == NOT_COUNTED:
+            self._count()
+        return self._batch_key
+
+    def _count(self) -> None:
+        """Once, as policies ask again and again. Nothing of the payloads is kept: their memory goes when the
+        last user does."""
+        carried = [(token, token.payload) for token in self._used if token.payload is not None]
+        self._rows = max((payload.rows for _, payload in carried), default=1)
+        self._batch_key = tuple(
+            (token.source, payload.batch_key, token.renamed) for token, payload in carried
         )
 
 

@@ -689,6 +689,10 @@ class StatelessMachine(Vertex):
             if unit.stage is Stage.RUNNING:
                 unit.stage = Stage.READY
                 self.queue.add_first(unit, self.ctx.now)
+            elif (
+                unit.stage is Stage.READY
+            ):  # by tokens that came since: its queue learns that it is a suspect now
+                self.queue.suspected(unit, self.ctx.now)
         for manager in managers_of(self.members):
             self.ctx.send(manager, Suspect(self.instance, event.reason))
         self.ctx.emit(RestartModel(event.reason))

@@ -4,7 +4,8 @@ The laws: a unit that `take` or `late` returns is READY, is queued, and is not r
 added again; the units of a batch share one `batch_key` and fill `max_rows` at most, unless it is a single
 unit; a unit with attempts goes alone and before all others; `take` is non-empty when READY units wait and
 `now >= deadline()`, which is some instant while they wait and the model is free. A policy that breaks one, or
-raises, is replaced by `Fifo` with all units that wait, in order of arrival.
+raises, is replaced by `Fifo` with all units that wait, in order of arrival; those of a broken answer are
+first.
 
 A unit may be added while it waits: it was reset, and is ready again. It waits once all the same; that its
 policy has two entries of it is no fault of the policy's.
@@ -37,7 +38,9 @@ class Lawful(Generic[U]):
         self.failed = ""
         self._max_rows = max_rows
         self._replace = replace
-        # Units that were added and not returned, by identity, in order of arrival.
+        # Units that were added and not returned, by identity: those put before all others, the newest last,
+        # and then those in order of arrival.
+        self._first: dict[int, U] = {}
         self._waiting: dict[int, U] = {}
         self._suspects: dict[int, U] = {}
         # Units of which the policy may have more entries than one, and how many more.
@@ -45,7 +48,7 @@ class Lawful(Generic[U]):
         self._runs = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._first) + len(self._waiting)
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
@@ -58,7 +61,7 @@ class Lawful(Generic[U]):
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
         self._arrives(unit)
-        self._waiting = {id(unit): unit, **self._waiting}
+        self._first[id(unit)] = unit
         if unit.attempts > 0:
             self._suspects[id(unit)] = unit
         self._asked(lambda policy: policy.add_first(unit, now), None, now)
@@ -66,32 +69,39 @@ class Lawful(Generic[U]):
     def suspected(self, unit: U, now: float) -> None:
         """A unit has become a suspect. To the policy it comes once more, before all others; what it still
         has of it is dropped like any other surplus."""
-        if id(unit) in self._waiting:
+        if self._waits(unit):
             self.add_first(unit, now)
+
+    def withdraw(self, unit: U) -> None:
+        """A unit waits no more, even if it is READY again: what the policy has of it is surplus."""
+        if self._waits(unit):
+            self._arrives(unit)
+            self._suspects.pop(id(unit), None)
 
     def take(self, now: float) -> list[U]:
         """The next batch."""
         policy = self.policy
         batch = self._taken(now)
         if self.policy is policy:
-            broken = self._broken_units(batch) or self._broken_batch(batch)
+            broken = self._hand_out(batch, self._max_rows)
             if not broken and not batch and self._drop_unready() and now >= self.deadline():
                 broken = "take() is empty, and units wait past deadline()"
             if broken:
                 self._fail(broken, now)
         if self.policy is not policy:
             batch = self.policy.take(now)
-        return self._returned(batch)
+            self._hand_out(batch, 0)
+        return batch
 
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
         nothing: list[U] = []
         units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now))
-        broken = self._broken_units(units)
+        broken = self._hand_out(units, 0)
         if broken:
             self._fail(broken, now)
             return []
-        return self._returned(units)
+        return units
 
     def deadline(self) -> float:
         """The next instant at which `take` or `late` could answer otherwise."""
@@ -120,6 +130,7 @@ class Lawful(Generic[U]):
 
     def clear(self) -> None:
         """Forget all units."""
+        self._first.clear()
         self._waiting.clear()
         self._suspects.clear()
         self._surplus.clear()
@@ -134,38 +145,49 @@ class Lawful(Generic[U]):
             self._fail(f"it raised {type(error).__name__}: {error}", now)
             return otherwise
 
-    def _broken_units(self, units: list[U]) -> str:
-        """The law that units which are handed out break; "" if none."""
-        if not units:
-            return ""
-        waiting, seen = self._waiting, set[int]()
+    def _hand_out(self, units: list[U], max_rows: int) -> str:
+        """These wait no more, as a batch of `max_rows`, or each by itself if that is 0; the law that they
+        break, "" if none. If they break one, they wait still, before all others."""
+        first, waiting = self._first, self._waiting
+        broken = self._broken_suspects(units) if max_rows else ""
+        gone: list[U] = []
+        rows = 0
         for unit in units:
-            number = id(unit)
-            if number not in waiting:
-                return "a unit is handed out that does not wait"
+            waited = waiting.pop(id(unit), None)
+            if waited is None:
+                waited = first.pop(id(unit), None)
+            if waited is None:
+                twice = any(other is unit for other in gone)
+                broken = (
+                    "a unit is twice in one answer" if twice else "a unit is handed out that does not wait"
+                )
+                break
+            gone.append(unit)
             if unit.stage != READY:
-                return "a unit is handed out that is not READY"
-            seen.add(number)
-        return "" if len(seen) == len(units) else "a unit is twice in one answer"
+                broken = "a unit is handed out that is not READY"
+                break
+            if max_rows and len(units) > 1:
+                rows += unit.rows
+                if unit.batch_key != gone[0].batch_key:
+                    broken = "a batch has two batch keys"
+        if rows > max_rows:
+            broken = broken or f"a batch has {rows} rows, {max_rows} are allowed"
+        if broken:
+            for unit in reversed(gone):
+                first[id(unit)] = unit
+        elif self._suspects:
+            for unit in units:
+                self._suspects.pop(id(unit), None)
+        return broken
 
-    def _broken_batch(self, batch: list[U]) -> str:
-        """The law that a batch breaks; "" if none."""
-        if not batch:
-            return ""
-        head = batch[0]
-        suspects = [unit for unit in self._suspects.values() if unit.stage == READY]
-        if suspects and head.attempts == 0:
-            return "a suspect waits, and others run before it"
-        if len(batch) == 1:
-            return ""
-        key, rows = head.batch_key, 0
-        for unit in batch:
-            if unit.attempts > 0:
-                return "a suspect is not alone"
-            if unit.batch_key != key:
-                return "a batch has two batch keys"
-            rows += unit.rows
-        return "" if rows <= self._max_rows else f"a batch has {rows} rows, {self._max_rows} are allowed"
+    def _broken_suspects(self, batch: list[U]) -> str:
+        """The law of suspects that a batch breaks; "" if none."""
+        if len(batch) > 1 and any(unit.attempts > 0 for unit in batch):
+            return "a suspect is not alone"
+        if batch and self._suspects and batch[0].attempts == 0:
+            waits = any(unit.stage == READY for unit in self._suspects.values())
+            return "a suspect waits, and others run before it" if waits else ""
+        return ""
 
     def _fail(self, law: str, now: float) -> None:
         """Replace the policy by `Fifo`, which is given all units that wait."""
@@ -174,17 +196,21 @@ class Lawful(Generic[U]):
         self.failed = self.failed or law
         self._surplus.clear()
         successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
-        for unit in self._waiting.values():
+        for unit in (*reversed(self._first.values()), *self._waiting.values()):
             if unit.stage == READY:
                 successor.add(unit, now)
         self.policy = successor
 
     def _drop_unready(self) -> bool:
         """Forget units that are READY no more, as every policy drops them; whether others wait."""
-        for number in [number for number, unit in self._waiting.items() if unit.stage != READY]:
-            del self._waiting[number]
-            self._suspects.pop(number, None)
-        return bool(self._waiting)
+        for waiting in (self._first, self._waiting):
+            for number in [number for number, unit in waiting.items() if unit.stage != READY]:
+                del waiting[number]
+                self._suspects.pop(number, None)
+        return len(self) > 0
+
+    def _waits(self, unit: U) -> bool:
+        return id(unit) in self._waiting or id(unit) in self._first
 
     def _taken(self, now: float) -> list[U]:
         """What the policy takes; one that only empties itself of surplus entries is asked again."""
@@ -197,10 +223,12 @@ class Lawful(Generic[U]):
 
     def _arrives(self, unit: U) -> None:
         """A unit is about to wait. One that waits already leaves its place, and an entry in the policy."""
-        if self._waiting.pop(id(unit), None) is not None:
+        if self._waits(unit):
+            self._waiting.pop(id(unit), None)
+            self._first.pop(id(unit), None)
             entries = self._surplus.get(id(unit), (unit, 0))[1]
             self._surplus[id(unit)] = (unit, entries + 1)
-        elif len(self._waiting) > 2 * len(self.policy) + unready_units_max:
+        elif len(self) > unready_units_max and len(self) > 2 * self._asked(len, 0, 0.0) + unready_units_max:
             self._drop_unready()  # as the policy has done, or takes would
             ready = [item for item in self._surplus.values() if item[0].stage == READY]
             self._surplus = {id(unit): (unit, entries) for unit, entries in ready}
@@ -215,7 +243,7 @@ class Lawful(Generic[U]):
         for unit in units:
             number = id(unit)
             entries = self._surplus[number][1] if number in self._surplus else 0
-            if entries and (number in seen or number not in self._waiting):
+            if entries and (number in seen or not self._waits(unit)):
                 self._surplus[number] = (unit, entries - 1)
                 if entries == 1:
                     del self._surplus[number]
@@ -223,12 +251,3 @@ class Lawful(Generic[U]):
                 seen.add(number)
                 chosen.append(unit)
         return chosen
-
-    def _returned(self, units: list[U]) -> list[U]:
-        waiting, suspects = self._waiting, self._suspects
-        for unit in units:
-            waiting.pop(id(unit), None)
-        if suspects:
-            for unit in units:
-                suspects.pop(id(unit), None)
-        return units

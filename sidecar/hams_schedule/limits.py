@@ -142,6 +142,10 @@ cost_steps_max = 4
 rest_samples_max = 64
 """The newest times from here to the reply, per application."""
 
+order_turns_max = 64
+"""Values in order of arrival that a call looks at, to find those whose first unit is READY no more; all where
+nothing else runs."""
+
 order_values_slack = 64
 """Values in order of arrival that are remembered beside two for each unit that waits."""
 

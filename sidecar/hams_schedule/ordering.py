@@ -5,7 +5,7 @@ turn comes when it has left the queue: to run, to be shed, or because it is READ
 values of which no unit waits.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Generic
 
 from hams_schedule.limits import order_values_slack
@@ -18,11 +18,13 @@ class ArrivalOrder(Generic[U]):
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[U]] = {}
-        self._crowded: set[str] = set()
+        # Values of which units stand behind another one: that looked at longest ago is first.
+        self._crowded: OrderedDict[str, None] = OrderedDict()
+        self._behind = 0
 
     def __len__(self) -> int:
         """Units that stand behind another one."""
-        return sum([len(self._lines[value]) - 1 for value in self._crowded])
+        return self._behind
 
     def arrived(self, value: str, unit: U, queued: int) -> bool:
         """A unit is READY; whether it may be queued now. `queued`: how many are."""
@@ -36,7 +38,8 @@ class ArrivalOrder(Generic[U]):
             return True  # it was not READY in between: a policy may have dropped it
         if not any(unit is other for other in line):
             line.append(unit)
-            self._crowded.add(value)
+            self._behind += 1
+            self._crowded[value] = None
         return False
 
     def left(self, value: str, unit: U) -> U | None:
@@ -44,27 +47,33 @@ class ArrivalOrder(Generic[U]):
         line = self._lines.get(value)
         return self._next(value, line) if line is not None and line[0] is unit else None
 
-    def turns(self) -> list[U]:
-        """The units whose turn it is because those before them are READY no more."""
-        due: list[U] = []
-        for value in list(self._crowded):
+    def turns(self, at_most: int) -> list[tuple[U, U | None]]:
+        """Units that are READY no more, which happens in failovers only, each with the one whose turn it is
+        now. Looks at so many values, and at others next time."""
+        due: list[tuple[U, U | None]] = []
+        for _ in range(min(at_most, len(self._crowded))):
+            value = next(iter(self._crowded))
+            self._crowded.move_to_end(value)
             line = self._lines[value]
-            unit = self._next(value, line) if line[0].stage != READY else None
-            if unit is not None:
-                due.append(unit)
+            head = line[0]
+            if head.stage != READY:
+                due.append((head, self._next(value, line)))
         return due
 
     def clear(self) -> None:
         """Forget all units."""
         self._lines.clear()
         self._crowded.clear()
+        self._behind = 0
 
     def _next(self, value: str, line: deque[U]) -> U | None:
+        before = len(line)
         line.popleft()
         while line and line[0].stage != READY:
             line.popleft()
+        self._behind -= before - max(len(line), 1)
         if len(line) < 2:
-            self._crowded.discard(value)
+            self._crowded.pop(value, None)
         if line:
             return line[0]
         del self._lines[value]

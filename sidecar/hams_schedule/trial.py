@@ -29,6 +29,7 @@ def trial(
     """The largest trial of one class; None if no more units wait than a known size takes, or they lack the
     time."""
     known = tables.known_rows
+    lines = [line for line in lines if line.wide or len(line.units) > known]
     for rows in range(min(GROWTH * known, tables.max_rows), known, -1):
         slack = NEXT_SLACK if rows == known + 1 > 2 else SLACK
         for line in lines:

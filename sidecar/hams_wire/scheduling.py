@@ -324,28 +324,38 @@ class OrderedQueue(PolicyQueue):
 
     def take(self, now: float) -> list[Unit]:
         """See `Scheduler`."""
-        self._take_turns(now)
-        return self._leaving(super().take(now), now)
+        self._take_turns(now, limits.order_turns_max)
+        units = super().take(now)
+        if not units and len(self._order):
+            self._take_turns(now, len(self._order))
+            units = super().take(now)
+        return self._leaving(units, now)
 
     def late(self, now: float) -> list[Unit]:
         """See `Scheduler`."""
-        self._take_turns(now)
+        self._take_turns(now, limits.order_turns_max)
         return self._leaving(super().late(now), now)
 
     def deadline(self) -> float:
         """See `Scheduler`."""
-        self._take_turns(self._asked_at)
-        return super().deadline()
+        self._take_turns(self._asked_at, limits.order_turns_max)
+        instant = super().deadline()
+        if instant == math.inf and len(self._order):
+            self._take_turns(self._asked_at, len(self._order))
+            instant = super().deadline()
+        return instant
 
     def clear(self) -> None:
         """See `Scheduler`."""
         self._order.clear()
         super().clear()
 
-    def _take_turns(self, now: float) -> None:
+    def _take_turns(self, now: float, at_most: int) -> None:
         self._asked_at = now
-        for unit in self._order.turns():
-            super().add(unit, now)
+        for passed, unit in self._order.turns(at_most):
+            self._lawful.withdraw(passed)
+            if unit is not None:
+                super().add(unit, now)
 
     def _leaving(self, units: list[Unit], now: float) -> list[Unit]:
         for unit in units:

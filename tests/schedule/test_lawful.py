@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hams_protocol.joins import Stage
 from hams_schedule.lawful import LawBroken, Lawful
+from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
 from hams_schedule.scheduler import READY, SchedulerPort
@@ -353,3 +354,45 @@ def test_units_that_policies_drop_are_not_remembered_for_ever() -> None:
         policy.late(now)
         policy.take(now)
     assert len(policy) < 1_000
+
+
+def test_a_unit_that_became_a_suspect_untold_does_not_run_with_others() -> None:
+    policy: Lawful[Work] = Lawful(FifoPolicy(MAX_ROWS), MAX_ROWS)
+    units = [Work(), Work()]
+    for unit in units:
+        policy.add(unit, 0.0)
+    policy.policy = Together(MAX_ROWS, units)
+    units[0].attempts = 1
+    assert policy.take(1.0) != units
+    assert "a suspect is not alone" in policy.failed
+
+
+class Together(FifoPolicy[Work]):
+    """Hands out these together, whatever they are."""
+
+    def __init__(self, max_rows: int, units: list[Work]) -> None:
+        super().__init__(max_rows)
+        self.together = units
+
+    def take(self, now: float) -> list[Work]:
+        return self.together
+
+
+def test_what_was_put_aside_and_is_ready_no_more_is_forgotten_by_policy_and_laws_alike() -> None:
+    policy: Lawful[Work] = Lawful(Deadline(2, shed=False), 2)
+    units = [Work(due=-1.0) for _ in range(5)]
+    for unit in units:
+        policy.add(unit, 0.0)
+    for number in range(2):
+        batch = policy.take(0.2 * number)
+        for unit in batch:
+            unit.stage = READY + 1
+        policy.started(number, batch, 0.2 * number)
+        policy.finished(number, Took(0.1, 0.1), 0.2 * number + 0.1)
+        if number == 0:
+            units[4].stage = 0
+    assert policy.deadline() == math.inf
+    units[4].stage = READY
+    policy.add(units[4], 0.4)
+    assert policy.take(0.5) == [units[4]]
+    assert not policy.failed

@@ -37,7 +37,7 @@ class Queue:
             self.queued.append(unit)
 
     def turns(self) -> None:
-        self.queued += self.order.turns()
+        self.queued += [unit for _, unit in self.order.turns(1_000) if unit is not None]
 
     def take(self, choice: int) -> Work | None:
         self.turns()
@@ -70,6 +70,7 @@ def test_whatever_is_taken_units_of_one_value_come_in_order_and_none_is_lost(ste
             unit = added[choice % len(added)]
             unit.stage = READY + 2
             dropped.append(unit)
+        assert len(queue.order) == sum(len(line) - 1 for line in queue.order._lines.values())
     while (unit := queue.take(0)) is not None:
         taken.append(unit)
     assert {unit.number for unit in taken} >= {unit.number for unit in added if unit not in dropped}
@@ -103,3 +104,16 @@ def test_values_of_which_nothing_waits_are_forgotten():
         else:
             unit.stage = READY + 2
     assert len(queue.order._lines) <= 2 * 1 + order_values_slack + 2
+
+
+def test_a_call_looks_at_so_many_values_and_the_next_one_at_others():
+    order: ArrivalOrder[Work] = ArrivalOrder()
+    heads = [Work(f"v{number}", 2 * number) for number in range(6)]
+    behind = [Work(head.value, head.number + 1) for head in heads]
+    for unit in (*heads, *behind):
+        order.arrived(unit.value, unit, len(heads))
+    for head in heads:
+        head.stage = 0
+    due = [order.turns(2) for _ in range(4)]
+    assert [len(pairs) for pairs in due] == [2, 2, 2, 0]
+    assert [pair for pairs in due for pair in pairs] == list(zip(heads, behind, strict=True))

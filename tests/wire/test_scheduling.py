@@ -2,6 +2,7 @@
 
 import math
 import random
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ from hams_schedule import limits
 from hams_schedule.classes import REST
 from hams_schedule.decision import ChoiceKind
 from hams_schedule.guard import Pace
-from hams_wire.scheduling import Disturbance, PolicyQueue, ShedReason, queue_of
+from hams_wire.scheduling import Disturbance, OrderedQueue, PolicyQueue, ShedReason, queue_of
 
 BATCH = BatchPolicy(4, 0.0, SchedulePolicy.DISTRIBUTION, WhenLate.SHED, "parameter:app", "parameter:words")
 
@@ -472,3 +473,57 @@ def test_deadline_does_not_learn_from_times_that_nobody_knows():
     learn(waiting, 1, 5.0, Disturbance.UNTIMED)
     waiting.add(unit(50, 100.5), 100.0)
     assert waiting.late(100.0) == []
+
+
+def ordered(**changes: object) -> OrderedQueue:
+    made = queue_of(
+        operator(replace(BATCH, policy=SchedulePolicy.DEADLINE, keep_order="parameter:s", **changes))
+    )  # type: ignore[arg-type]
+    assert isinstance(made, OrderedQueue)
+    return made
+
+
+def test_a_unit_that_was_passed_over_and_comes_again_runs_after_those_of_its_session():
+    waiting = ordered()
+    first, second, other = unit(0, 9.0, s="a"), unit(1, 9.0, s="a"), unit(2, 9.0, s="b")
+    for each in (first, second, other):
+        waiting.add(each, 0.0)
+    again = first.used
+    first.reset()
+    assert waiting.late(0.1) == []
+    first.used, first.stage = again, Stage.READY
+    waiting.add(first, 0.2)
+    batches = []
+    for number in range(2):
+        batches.append(waiting.take(0.3))
+        for each in batches[-1]:
+            each.stage = Stage.DONE
+        waiting.started(number, batches[-1], 0.3)
+        waiting.finished(number, Timing(0.1, 0.1, True), 0.4)
+    assert [set(map(id, batch)) for batch in batches] == [{id(second), id(other)}, {id(first)}]
+    assert not waiting.failed
+
+
+@pytest.mark.parametrize("sessions", [70, 300])
+def test_one_unit_that_can_run_is_found_behind_many_that_cannot(sessions: int):
+    for asks in ("deadline", "take"):
+        waiting = ordered()
+        heads = [unit(2 * number, 9.0, s=str(number)) for number in range(sessions)]
+        behind = [unit(2 * number + 1, 9.0, s=str(number)) for number in range(sessions)]
+        for each in (*heads, *behind):
+            waiting.add(each, 0.0)
+        for each in (*heads, *behind[:-1]):
+            each.reset()
+        if asks == "deadline":
+            assert waiting.deadline() < math.inf
+        else:
+            assert waiting.take(1.0) == behind[-1:]
+
+
+def test_what_a_unit_ran_on_goes_although_its_rows_were_asked_for():
+    done = unit(0, 9.0, rows=3)
+    payload = weakref.ref(done.used[0].payload)
+    assert (done.rows, len(done.batch_key)) == (3, 1)
+    done.used = ()
+    assert payload() is None
+    assert (done.rows, done.batch_key) == (1, ())

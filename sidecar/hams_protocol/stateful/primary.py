@@ -503,6 +503,8 @@ class Primary(Role):
         if not self._abandoning:
             for other in self._running:
                 self._m.attempts.isolate(other)
+                if other.stage is Stage.READY:
+                    self._m.queue.suspected(other, self._ctx.now)
         if event.updated:
             self._undo()
         else:
@@ -521,6 +523,10 @@ class Primary(Role):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
                 m.queue.add_first(unit, self._ctx.now)
+            elif (
+                unit.stage is Stage.READY
+            ):  # by tokens that came since: its queue learns that it is a suspect now
+                m.queue.suspected(unit, self._ctx.now)
         self._running = []
         self._wanted = False
         self._execution.capturing = None

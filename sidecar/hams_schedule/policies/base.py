@@ -12,15 +12,15 @@ from hams_schedule.scheduler import READY, BatchTiming, U
 
 
 class RunningBatch(Generic[U]):
-    """The batch that the model runs."""
+    """The batch that the model runs. `expected_s`: how long it will take; NaN until somebody has asked."""
 
     __slots__ = ("batch", "expected_s", "since", "units")
 
-    def __init__(self, batch: int, units: list[U], since: float, expected_s: float) -> None:
+    def __init__(self, batch: int, units: list[U], since: float) -> None:
         self.batch = batch
         self.units = units
         self.since = since
-        self.expected_s = expected_s
+        self.expected_s = math.nan
 
 
 class Policy(Generic[U]):
@@ -72,7 +72,7 @@ class Policy(Generic[U]):
     def started(self, batch: int, units: list[U], now: float) -> None:
         """The model runs `units`."""
         self.now = now
-        self.running = RunningBatch(batch, units, now, self._expected_s(units))
+        self.running = RunningBatch(batch, units, now)
 
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended; failed runs, and those whose time is not known, teach nothing."""
@@ -106,10 +106,6 @@ class Policy(Generic[U]):
     def _hopeless(self, now: float) -> list[Span[U]]:
         """What is answered by an error."""
         return []
-
-    def _expected_s(self, units: list[U]) -> float:
-        """How long a batch will take; 0: unknown."""
-        return 0.0
 
     def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         """A batch has run."""

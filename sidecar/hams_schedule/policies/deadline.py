@@ -121,8 +121,5 @@ class Deadline(LatenessPolicy[U]):
     def _hopeless(self, now: float) -> list[Span[U]]:
         return overdue(self.pending.all_lines(), now + self._rest.least_of_all() + self.times.least())
 
-    def _expected_s(self, units: list[U]) -> float:
-        return self.times.estimate(sum(unit.rows for unit in units))
-
     def _learn(self, running: RunningBatch[U], timing: BatchTiming) -> None:
         self.times.observe(sum(unit.rows for unit in running.units), measured_s(timing))

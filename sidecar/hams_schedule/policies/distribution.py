@@ -122,10 +122,14 @@ class Distribution(LatenessPolicy[U]):
         self._idles_since, self._idles_until = math.inf, -math.inf
 
     def plan(self, now: float, budget_s: float) -> bool:
-        """Learn what is due, then decide ahead where batches are too short to decide between them."""
+        """Learn what is due, then decide ahead where batches are too short to decide between them. First,
+        once for each batch, how long it is expected to take, by what was known when it began."""
+        running = self.running
+        if running is not None and math.isnan(running.expected_s):
+            running.expected_s = self._expected_s(running.units)
         if self._learns and self.profiles.refresh():
             return True
-        tables, running = self.present_tables(), self.running
+        tables = self.present_tables()
         if tables is None or running is None or self._plan is not None or budget_s <= 0.0:
             return False
         at = max(now, running.since + running.expected_s)
@@ -239,11 +243,15 @@ class Distribution(LatenessPolicy[U]):
             return overdue(self.pending.all_lines(), now + least)
         spans: list[Span[U]] = []
         compares = self.profiles.compares
+        instants: dict[int, float] = {}
         for line in self.pending.lines.values():
             for cls, of_class in line.classes.items():
-                instant = now + self.rest.least(cls)
-                if not compares:  # or a profile of a slower machine would never see a batch
-                    instant += tables.drop[tables.rank_of(cls)]
+                instant = instants.get(cls, -math.inf)
+                if instant == -math.inf:
+                    instant = now + self.rest.least(cls)
+                    if not compares:  # or a profile of a slower machine would never see a batch
+                        instant += tables.drop[tables.rank_of(cls)]
+                    instants[cls] = instant
                 if of_class.dues[0] < instant:
                     spans += overdue([of_class], instant)
         return spans

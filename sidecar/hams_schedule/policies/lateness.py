@@ -51,9 +51,9 @@ class LatenessPolicy(Policy[U]):
 
     def deadline(self) -> float:
         """The last instant seen, if anything waits."""
-        if any(unit.stage == READY for unit in self._aside):
-            return self.now
-        return super().deadline()
+        while self._aside and self._aside[0].stage != READY:
+            self._aside.popleft()  # whoever judges by this instant forgets them, too
+        return self.now if self._aside else super().deadline()
 
     def started(self, batch: int, units: list[U], now: float) -> None:
         """The model runs `units`."""
@@ -87,17 +87,18 @@ class LatenessPolicy(Policy[U]):
         return [unit for unit in self.pending.cut(spans) if unit.stage == READY] if spans else []
 
     def _from_aside(self) -> list[U]:
-        """The oldest units put aside that share a batch."""
+        """The oldest units put aside that share a batch. What comes after a full one is not looked at."""
         batch: list[U] = []
-        rest: deque[U] = deque()
+        passed: list[U] = []
         rows = 0
-        for unit in self._aside:
+        while self._aside and rows < self.max_rows:
+            unit = self._aside.popleft()
             if unit.stage != READY:
                 continue
             if not batch or (unit.batch_key == batch[0].batch_key and rows + unit.rows <= self.max_rows):
                 batch.append(unit)
                 rows += unit.rows
             else:
-                rest.append(unit)
-        self._aside = rest
+                passed.append(unit)
+        self._aside.extendleft(reversed(passed))
         return batch
