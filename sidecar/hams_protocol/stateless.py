@@ -689,9 +689,7 @@ class StatelessMachine(Vertex):
             if unit.stage is Stage.RUNNING:
                 unit.stage = Stage.READY
                 self.queue.add_first(unit, self.ctx.now)
-            elif (
-                unit.stage is Stage.READY
-            ):  # by tokens that came since: its queue learns that it is a suspect now
+            elif unit.stage is Stage.READY:  # by tokens that came since
                 self.queue.suspected(unit, self.ctx.now)
         for manager in managers_of(self.members):
             self.ctx.send(manager, Suspect(self.instance, event.reason))

@@ -7,8 +7,9 @@ unit; a unit with attempts goes alone and before all others; `take` is non-empty
 raises, is replaced by `Fifo` with all units that wait, in order of arrival; those of a broken answer are
 first.
 
-A unit may be added while it waits: it was reset, and is ready again. It waits once all the same; that its
-policy has two entries of it is no fault of the policy's.
+A unit may be added while it waits: it was reset, and is ready again, perhaps with inputs of other shapes and
+so another `batch_key`. It waits once all the same; that its policy has two entries of it, one of them among
+units that cannot share a batch with it any more, is no fault of the policy's.
 """
 
 import math
@@ -96,7 +97,7 @@ class Lawful(Generic[U]):
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
         nothing: list[U] = []
-        units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now))
+        units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now), 0)
         broken = self._hand_out(units, 0)
         if broken:
             self._fail(broken, now)
@@ -217,7 +218,7 @@ class Lawful(Generic[U]):
         policy, nothing = self.policy, list[U]()
         while True:
             units = self._asked(lambda policy: policy.take(now), nothing, now)
-            batch = self._without_surplus(units)
+            batch = self._without_surplus(units, self._max_rows)
             if batch or not units or self.policy is not policy:
                 return batch
 
@@ -233,21 +234,28 @@ class Lawful(Generic[U]):
             ready = [item for item in self._surplus.values() if item[0].stage == READY]
             self._surplus = {id(unit): (unit, entries) for unit, entries in ready}
 
-    def _without_surplus(self, units: list[U]) -> list[U]:
-        """An answer without the entries of units that it names a second time, or that do not wait any more,
-        though only as many as there are."""
-        if not self._surplus:
+    def _without_surplus(self, units: list[U], max_rows: int) -> list[U]:
+        """An answer without entries of units that it names a second time, or that do not wait any more, and
+        a batch of `max_rows` without those that do not fit into it any more; only as many as are surplus."""
+        if not self._surplus or not units:
             return units
         chosen: list[U] = []
         seen: set[int] = set()
+        sure = [unit for unit in units if id(unit) not in self._surplus]
+        key, rows = (sure or units)[0].batch_key, sum([unit.rows for unit in sure])
         for unit in units:
             number = id(unit)
-            entries = self._surplus[number][1] if number in self._surplus else 0
-            if entries and (number in seen or not self._waits(unit)):
-                self._surplus[number] = (unit, entries - 1)
-                if entries == 1:
-                    del self._surplus[number]
-            else:
+            if number not in self._surplus:
+                chosen.append(unit)
+                continue
+            entries = self._surplus[number][1]
+            fits = not max_rows or (unit.batch_key == key and (not rows or rows + unit.rows <= max_rows))
+            if number not in seen and self._waits(unit) and fits:
                 seen.add(number)
                 chosen.append(unit)
+                rows += unit.rows
+            elif entries == 1:
+                del self._surplus[number]
+            else:
+                self._surplus[number] = (unit, entries - 1)
         return chosen

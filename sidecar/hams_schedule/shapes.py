@@ -37,20 +37,21 @@ class Grid:
         """The cell that holds `time` (seconds)."""
         if time <= self.low:
             return 0
-        return min(int((math.log(time) - self.log_low) / self.step), grid_cells - 1)
+        position = (math.log(time) - self.log_low) / self.step
+        return int(position) if position < grid_cells else grid_cells - 1
 
     def edge(self, position: float) -> float:
         """The time at a position, in cells from the lower end."""
         return math.exp(self.log_low + self.step * position)
 
     def chance(self, cdf: Cdf, time: float) -> float:
-        """P(X <= time)."""
+        """P(X <= time), also where that is infinite."""
         if time <= self.low:
             return 0.0
         position = (math.log(time) - self.log_low) / self.step
-        cell = int(position)
-        if cell >= grid_cells:
+        if position >= grid_cells:
             return 1.0
+        cell = int(position)
         below = cdf[cell - 1] if cell else 0.0
         return below + (position - cell) * (cdf[cell] - below)
 

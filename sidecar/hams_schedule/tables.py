@@ -47,9 +47,9 @@ class Law:
 
 class TimeTables:
     """All of it for one revision of a profile, for batches of up to `max_rows`: what the operator allows, or
-    `table_rows_max` if that is less. No larger batch is `known`."""
+    `table_rows_max` if that is less. No larger batch is `known`. Not `whole`: as far as `build` was called."""
 
-    def __init__(self, profiles: Profiles, max_rows: int) -> None:
+    def __init__(self, profiles: Profiles, max_rows: int, whole: bool = True) -> None:
         grid = profiles.grid
         assert grid is not None
         cdfs = profiles.cdfs()
@@ -76,20 +76,27 @@ class TimeTables:
         self.middles: list[list[float]] = []
         """By rank and rows, the quantile of confidence `MIDDLE`."""
         self.drop: list[float] = []
-        for cdf in self.cdfs:
-            self._add(cdf, max_rows)
         self._laws: dict[tuple[int, ...], Law] = {}
         self._first = [bisect_left(cdf, NEGLIGIBLE) for cdf in self.cdfs]
         self._last = [bisect_left(cdf, 1.0 - NEGLIGIBLE) for cdf in self.cdfs]
         self.spent = 0
         """Steps that laws of mixed batches have cost."""
-        self.one_class: list[list[Law]] = [
-            [self.law_of_one(rank, size) for size in QUICK_SIZES if size <= max_rows]
-            for rank in range(len(self.cdfs))
-        ]
+        self.one_class: list[list[Law]] = []
         """By rank, the laws of batches of `QUICK_SIZES` units."""
-        self.peaks = [self._peaks(expected) for expected in self.expected]
+        self.peaks: list[list[float]] = []
         """By rank, of each of `QUICK_SIZES` that was measured: the most units per second up to it."""
+        while whole and self.build():
+            pass
+
+    def build(self) -> bool:
+        """Work out what is kept of the next rank; whether there are more."""
+        rank = len(self.expected)
+        if rank < len(self.cdfs):
+            self._add(self.cdfs[rank], self.max_rows)
+            sizes = [size for size in QUICK_SIZES if size <= self.max_rows]
+            self.one_class.append([self.law_of_one(rank, size) for size in sizes])
+            self.peaks.append(self._peaks(self.expected[rank]))
+        return rank + 1 < len(self.cdfs)
 
     def rank_of(self, cls: int) -> int:
         """The rank of a class; that of everything else if it has no law."""

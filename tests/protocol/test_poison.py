@@ -1,7 +1,8 @@
 """Requests that kill the model (section 3): only a death while alone counts, and after `maxAttempts` of them
 the request gets the error."""
 
-from kit import R0, R1, active_of, graph, of, op, primary_of, rset, table, topo, value
+import pytest
+from kit import R0, R1, R2, active_of, dep, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.effects import AbandonBatch, NoteExec, Send, StartBatch
@@ -184,3 +185,61 @@ def test_a_suspect_whose_request_completes_while_it_runs_holds_up_no_other():
     assert counts(said) == [(1, 2)]
     assert of(heard(rig, said), StartBatch)
     assert rig.units == (R1,)
+
+
+def join(stateful=False):
+    return graph(
+        op("p", FRONTEND, to=("s",), stateful=True),
+        op("r", FRONTEND, to=("s",)),
+        op("s", "p", "r", stateful=stateful, rows=4),
+    )
+
+
+def at(generation, p, stateful=False):
+    return topo(
+        generation, p, table("r", ("r-1", 1)), rset("s", "s-1", "s-2") if stateful else table("s", ("s-1", 1))
+    )
+
+
+def comes_again(rig, stateful=False):
+    """One input of R0 is orphaned while its batch runs, and comes anew, behind R2, which waits."""
+    for request in (R0, R1, R2):
+        rig.token("r-1", value("r", request, f"r:{request.n}"))
+    rig.token("p-1", value("p", R2._replace(n=9), "p:9", dep("p", 1, 1)))
+    rig.token("r-1", value("r", R2._replace(n=9), "r:9"))
+    rig.token("p-1", value("p", R0, "p:0", dep("p", 1, 12)))
+    rig.token("p-1", value("p", R1, "p:1", dep("p", 1, 2)))
+    rig.run() if stateful else rig.done()
+    assert rig.units == (R0, R1)
+    rig.token("p-1", value("p", R2, "p:2", dep("p", 1, 3)))
+    rig.learn(at(2, rset("p", "p-2", epoch=2, ends=((1, 9),)), stateful))
+    rig.token("p-2", value("p", R0, "p:0 again", dep("p", 2, 10)), epoch=2)
+
+
+def served(rig, effects, stateful):
+    """The requests of the next batches, from what is said of suspects on."""
+    batches = []
+    while True:
+        while counts(effects):
+            effects = heard(rig, effects)
+        batches.append(rig.units)
+        if len(batches) == 3:
+            return batches
+        effects = rig.run() if stateful else rig.done()
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_unit_that_waits_again_when_its_model_dies_is_a_suspect_before_others(stateful):
+    first = at(1, rset("p", "p-1", "p-2"), stateful)
+    rig = primary_of(join(True), "s", first) if stateful else active_of(join(), "s", "s-1", first)
+    comes_again(rig, stateful)
+    heard(rig, rig.step(ModelDied("killed")))
+    effects = rig.loaded(rig.ready(None)) if stateful else rig.ready()
+    assert served(rig, effects, stateful) == [(R0,), (R1,), (R2,)], "each alone, and before what waited"
+
+
+def test_a_unit_that_waits_again_when_its_batch_raises_runs_alone_before_others():
+    rig = primary_of(join(True), "s", at(1, rset("p", "p-1", "p-2"), True))
+    comes_again(rig, True)
+    effects = rig.step(BatchFailed(rig.batch, "raised", False))
+    assert served(rig, effects, True) == [(R1,), (R0,), (R2,)], "each alone, and before what waited"

@@ -189,6 +189,33 @@ def test_what_nothing_is_likely_for_is_tried_alone(learnt: Profiles) -> None:
     assert policy.decisions[ChoiceKind.LIKELIEST] == 1
 
 
+def test_a_unit_without_a_deadline_that_no_known_batch_holds_is_tried_alone() -> None:
+    profiles, cls = learnt_alone()
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, profiles, learns=False)
+    unknown = Work(rows=5, cls=cls)
+    policy.add(unknown, 0.0)
+    assert chosen(policy, 0.0) == [unknown]
+    assert policy.decisions[ChoiceKind.LIKELIEST] == 1
+
+
+def test_tables_of_newer_laws_are_worked_out_class_by_class_beside_a_batch(learnt: Profiles) -> None:
+    policy = queue(learnt, [("short", 9.0)])
+    policy.started(1, chosen(policy, 0.0), 0.0)
+    before = policy.present_tables()
+    assert before is not None
+    learnt.settle()
+    slices = 1
+    while policy.plan(0.0, 0.002):
+        slices += 1
+        assert policy.tables is before or policy.tables.revision == learnt.revision
+    assert slices > len(before.cdfs)
+    ahead, whole = policy.tables, TimeTables(learnt, MAX_ROWS)
+    assert ahead is not None
+    assert ahead.revision == learnt.revision
+    for name in ("expected", "quantiles", "middles", "drop", "peaks"):
+        assert getattr(ahead, name) == getattr(whole, name)
+
+
 def test_late_units_that_are_not_shed_get_their_share(learnt: Profiles) -> None:
     policy: Distribution[Work] = Distribution(MAX_ROWS, False, learnt, learns=False)
     hopeless = [Work(due=0.001, cls=learnt.classes.class_of("short", math.nan)) for _ in range(3)]

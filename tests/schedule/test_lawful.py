@@ -312,6 +312,29 @@ def test_a_unit_that_becomes_a_suspect_while_it_waits_goes_alone_and_first(name:
     assert len(policy) == 0
 
 
+@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("change", [{"batch_key": "other"}, {"rows": MAX_ROWS}, {"rows": MAX_ROWS + 5}])
+def test_a_unit_that_comes_back_with_other_inputs_while_it_waits_breaks_no_law(
+    name: str, change: dict[str, str | int]
+) -> None:
+    policy: Lawful[Work] = Lawful(POLICIES[name](), MAX_ROWS, replace=False)
+    units = [Work(due=9.0 + number / 100) for number in range(4)]
+    for unit in units:
+        policy.add(unit, 0.0)
+    for unit in units[1:3]:
+        for field, value in change.items():
+            setattr(unit, field, value)
+        policy.add(unit, 0.0)
+    assert len(policy) == 4
+    handed: list[Work] = []
+    for now in range(1, 120):
+        handed += policy.late(now / 10)
+        handed += policy.take(now / 10)
+    assert sorted(map(id, handed)) == sorted(map(id, units))
+    assert len(policy) == 0
+    assert policy.deadline() == math.inf
+
+
 def test_a_unit_that_comes_back_while_its_second_entry_is_still_there_runs_once_more() -> None:
     policy: Lawful[Work] = Lawful(FifoPolicy(1), 1, replace=False)
     unit, other = Work(), Work()

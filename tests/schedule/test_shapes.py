@@ -79,6 +79,11 @@ def test_a_quantile_is_the_inverse_of_a_chance(share: float, mean: float) -> Non
     assert GRID.chance(cdf, GRID.quantile(cdf, share)) == pytest.approx(share, abs=1e-6)
 
 
+def test_all_times_are_less_than_an_infinite_one() -> None:
+    assert GRID.chance(point(GRID, 0.5), math.inf) == 1.0
+    assert GRID.cell(math.inf) == grid_cells - 1
+
+
 def test_mean_and_mixture() -> None:
     draw = random.Random(5)
     one, other = learnt(draw, 0.02, 0.002), learnt(draw, 0.2, 0.02)

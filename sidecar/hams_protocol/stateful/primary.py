@@ -523,9 +523,7 @@ class Primary(Role):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
                 m.queue.add_first(unit, self._ctx.now)
-            elif (
-                unit.stage is Stage.READY
-            ):  # by tokens that came since: its queue learns that it is a suspect now
+            elif unit.stage is Stage.READY:  # by tokens that came since
                 m.queue.suspected(unit, self._ctx.now)
         self._running = []
         self._wanted = False

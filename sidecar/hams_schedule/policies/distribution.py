@@ -88,6 +88,8 @@ class Distribution(LatenessPolicy[U]):
         self._idles_since = math.inf
         self._idles_until = -math.inf
         self.tables: TimeTables | None = None
+        self._next_tables: TimeTables | None = None
+        """Those of newer laws, as far as they are worked out."""
         self.work = float(STEPS_PRIOR)
         """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
@@ -129,7 +131,9 @@ class Distribution(LatenessPolicy[U]):
             running.expected_s = self._expected_s(running.units)
         if self._learns and self.profiles.refresh():
             return True
-        tables = self.present_tables()
+        if self._build():
+            return True
+        tables = self.tables
         if tables is None or running is None or self._plan is not None or budget_s <= 0.0:
             return False
         at = max(now, running.since + running.expected_s)
@@ -149,13 +153,13 @@ class Distribution(LatenessPolicy[U]):
 
     def present_tables(self) -> TimeTables | None:
         """The tables of the present laws, built anew if they have changed; None while little is known."""
-        if self.tables is None or self.tables.revision != self.profiles.revision:
-            self._build_tables()
+        while self._build():
+            pass
         return self.tables
 
     def _choose(self, now: float) -> list[Span[U]]:
         if self.tables is None:
-            self._build_tables()
+            self.present_tables()
         tables, plan = self.tables, self._plan
         self._plan = None
         if tables is None:
@@ -222,21 +226,32 @@ class Distribution(LatenessPolicy[U]):
         batch_s = tables.expected[tables.rank_of(REST)][1]
         return self._on_spot_share * batch_s / rollout_step_s
 
-    def _build_tables(self) -> None:
-        """The tables of the present laws; none while there are too few samples."""
-        profiles = self.profiles
-        if profiles.samples >= samples_cold_max:
+    def _build(self) -> bool:
+        """Work out one class more of the tables of the present laws; whether there is more to do. There are
+        none while there are too few samples."""
+        profiles, ahead = self.profiles, self._next_tables
+        if self.tables is not None and self.tables.revision == profiles.revision:
+            return False
+        if profiles.samples < samples_cold_max:
+            if self.tables is not None:  # all was forgotten
+                self.tables = None
+                self._points = PointTimes(profiles.prior_p99_s)
+            return False
+        if ahead is None or ahead.revision != profiles.revision:
             if not profiles.cdfs():
                 profiles.settle()
-            if profiles.cdfs():
-                self.tables = TimeTables(profiles, self.max_rows)
-        elif self.tables is not None:  # all was forgotten
-            self.tables = None
-            self._points = PointTimes(profiles.prior_p99_s)
+            self._next_tables = (
+                TimeTables(profiles, self.max_rows, whole=False) if profiles.cdfs() else None
+            )
+            return self._next_tables is not None
+        if ahead.build():
+            return True
+        self.tables, self._next_tables = ahead, None
+        return False
 
     def _hopeless(self, now: float) -> list[Span[U]]:
         if self.tables is None:
-            self._build_tables()
+            self.present_tables()
         tables = self.tables
         if tables is None:
             least = self.rest.least_of_all() + self._points.least()
