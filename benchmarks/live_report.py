@@ -2,6 +2,7 @@
 virtual time, and what a kill costs."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.arrivals import Arrivals
-from benchmarks.plots import bars, lines
+from benchmarks.plots import bars, lines, reliability
 from benchmarks.report import Result, rows_of
 from benchmarks.workloads import Case, Trace
 from hams_load.traffic import percentile
@@ -20,6 +21,9 @@ WARM_UP_S = 15.0
 AFTER_S = 2.0
 GOAL_DIFFERENCE = 0.03
 GOAL_AFTER_KILL = 0.85
+GOAL_PREDICTED = 0.03
+"""By how much the share of units in time may differ from the mean of the chances that were predicted."""
+RELIABILITY = "hams_proxy_reliability_"
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,31 @@ def _share(numbers: list[int], on_time: list[bool]) -> float | None:
     return round(sum([on_time[number] for number in numbers]) / len(numbers), 4) if numbers else None
 
 
+def reliability_of(page: str) -> list[tuple[float, float, int]]:
+    """From a page of metrics, for each band of predicted chances that had units: the mean of the chances, the
+    share in time, and how many units. Those of the warm-up are among them; empty where nothing predicts."""
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for line in page.splitlines():
+        if line.startswith(RELIABILITY):
+            name, _, labels = line.removeprefix(RELIABILITY).partition("{")
+            chance = labels.partition('chance="')[2].partition('"')[0]
+            sums[chance][name.removesuffix("_total")] += float(line.rpartition(" ")[2])
+    return [
+        (round(band["chances"] / units, 4), round(band["kept"] / units, 4), int(units))
+        for _, band in sorted(sums.items(), key=lambda item: float(item[0]))
+        if (units := band["units"])
+    ]
+
+
+def predicted_and_kept(bands: list[tuple[float, float, int]]) -> tuple[float, float] | None:
+    """Of all units, the mean of the chances and the share in time; None of none."""
+    units = sum([count for _, _, count in bands])
+    if not units:
+        return None
+    predicted = sum([chance * count for chance, _, count in bands])
+    return predicted / units, sum([share * count for _, share, count in bands]) / units
+
+
 def print_table(result: Result) -> None:
     """For people."""
     print(
@@ -146,16 +175,29 @@ def print_table(result: Result) -> None:
         if row.get("slowest_ms") is not None:
             slowest = f"{row['slowest_ms']:g} ms"
             print(f"    slowest answer to a request that was open at a kill or came after it: {slowest}")
+        told_of = predicted_and_kept(row["reliability"])
+        if told_of is not None:
+            predicted, kept = told_of
+            verdict = "met" if abs(predicted - kept) <= GOAL_PREDICTED else "MISSED"
+            print(
+                f"    units run: {predicted:.3f} predicted to be in time for their operator, {kept:.3f} were; "
+                f"goal within {GOAL_PREDICTED:g}: {verdict}"
+            )
         for problem in (*row["failed"][:5], *row["violations"][:5]):
             print(f"    {problem}")
 
 
 def plot(result: Result, path: Path) -> None:
-    """Live beside virtual; with kills also FILE-kill.svg, the finish rate around them."""
+    """Live beside virtual; FILE-reliability.svg, predicted chances beside what came; with kills also
+    FILE-kill.svg, the finish rate around them."""
     rows = rows_of(result)
     labels = [f"{row['case']} {row['slo']:g}x {row['policy']}" for row in rows]
     groups = {side: [float(row[side]) for row in rows] for side in ("live", "virtual")}
     bars(labels, groups, "finish rate", path)
+    predicted = {label: row["reliability"] for label, row in zip(labels, rows, strict=True)}
+    predicted = {label: bands for label, bands in predicted.items() if bands}
+    if predicted:
+        reliability(predicted, path.with_stem(f"{path.stem}-reliability"))
     if any("kills" in row for row in rows):
         series = {
             label: [math.nan if share is None else share for _, share in row["around"]]

@@ -90,6 +90,49 @@ def bars(
     plt.close(figure)
 
 
+def heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    largest: float,
+    unit: str,
+    path: Path,
+) -> None:
+    """A cell for each row and column: red below zero, blue above, as dark as may be at `largest`."""
+    size = (2.5 + 0.8 * len(columns), 1.5 + 0.28 * len(rows))
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    shown = axes.imshow(values, cmap="RdBu", vmin=-largest, vmax=largest, aspect="auto")
+    for y, row in enumerate(values):
+        for x, value in enumerate(row):
+            dark = abs(value) > 0.6 * largest
+            axes.text(x, y, f"{value:+.2f}", ha="center", va="center", fontsize=7, color="w" if dark else "k")
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8)
+    figure.colorbar(shown, label=unit)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def reliability(series: Mapping[str, Sequence[tuple[float, float, int]]], path: Path) -> None:
+    """Shares as they were predicted and as they were, a line for each name; its points are as large as they
+    stand for many. On the diagonal the two agree."""
+    figure, axes = plt.subplots(figsize=(6, 5.5), layout="constrained")
+    axes.plot([0, 1], [0, 1], color="grey", linestyle="--", linewidth=1)
+    for name, points in series.items():
+        most = max([count for _, _, count in points], default=1)
+        (line,) = axes.plot([x for x, _, _ in points], [y for _, y, _ in points], linewidth=1, label=name)
+        areas = [8.0 + 60.0 * count / most for _, _, count in points]
+        axes.scatter([x for x, _, _ in points], [y for _, y, _ in points], s=areas, color=line.get_color())
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel("predicted chance to be in time")
+    axes.set_ylabel("share in time")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)
+
+
 def finish_rates(cases: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path) -> None:
     """For each case a small plot: finish rate over SLO, a line per policy."""
     across = min(len(cases), 5)

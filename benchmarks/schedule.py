@@ -3,7 +3,7 @@ serve, an emulated model, one recorded trace for all.
 
 `hams bench schedule [--short] [--cases GLOB] [--slo 1.5,3] [--rho .6] [--arrivals smooth|bursty] [--trace
 FILE.csv] [--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N]
-[--cold] [--calibrated] [--overload LOAD] [--dag] [--micro] [--live [--kill 20s] [--seconds S]] [--out
+[--law longest|length] [--orloj-b B] [--outages] [--cold] [--calibrated] [--overload LOAD] [--dag] [--micro] [--live [--kill 20s] [--seconds S]] [--out
 FILE.json] [--output json]`. The exit status is 1 where `distribution`, or `guarded` if it is among the
 policies, finishes fewer requests in time than another policy, by more than 2 standard errors + 0.003. With
 `--cold` the first 300 requests are not judged; the exit status is 1, too, where `distribution` is more than
@@ -21,14 +21,17 @@ import numpy as np
 from benchmarks import schedule_dag, schedule_live, schedule_micro, schedule_overload
 from benchmarks.arrivals import BY_NAME, Arrivals, NotCounted, counted
 from benchmarks.chain import machine
-from benchmarks.plots import finish_rates, lines
+from benchmarks.plots import finish_rates, heat_map, lines
 from benchmarks.report import Result, add_options, deliver, rows_of
 from benchmarks.schedule_calibrated import calibrated, print_published
 from benchmarks.schedule_cells import COLD_ALLOWED, COLD_REQUESTS, PROFILED, Job, cells, judged, of_all
 from benchmarks.virtual_time import BASELINES, GUARDED, INFORMATION, ORLOJ, OURS, POLICIES, PROFILE_SAMPLES
-from benchmarks.workloads import CASES, SLO_FACTORS, cases_named
+from benchmarks.workloads import CASES, LAWS, SLO_FACTORS, cases_named
+from hams_schedule.score import RATE
 
 SHORT_REQUESTS = 1_000
+LARGEST_GAIN = 0.3
+"""A gain from which on a cell of the picture is no darker."""
 ALWAYS = ("out", "output", "seed", "short")
 IN_VIRTUAL_TIME = (
     "cases",
@@ -41,6 +44,9 @@ IN_VIRTUAL_TIME = (
     "requests",
     "seeds",
     "cold",
+    "law",
+    "orloj_b",
+    "outages",
 )
 FORMS: dict[str, tuple[str, ...]] = {
     "micro": (),
@@ -70,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     jobs = jobs_of(options)
     if options.calibrated:
         jobs = calibrated(jobs)
-    result = measure(jobs)
+    result = measure(jobs, options.law)
     deliver(result, options, print_table, plot)
     if options.calibrated and options.output == "text":
         print_published(result)
@@ -87,7 +93,7 @@ def _refuse_what_plays_no_part(parser: argparse.ArgumentParser, options: argpars
     for name, value in vars(options).items():
         if name not in (*allowed, *FORMS, *ALWAYS) and value != parser.get_default(name):
             of = f"with --{form}" if form else "without --live"
-            parser.error(f"--{name}: plays no part {of}")
+            parser.error(f"--{name.replace('_', '-')}: plays no part {of}")
     if options.trace and options.arrivals != parser.get_default("arrivals"):
         parser.error("expected --trace or --arrivals, found both")
     if options.cold and options.requests <= COLD_REQUESTS:
@@ -122,6 +128,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=_count, default=10_000, help="of each trace")
     parser.add_argument("--seeds", type=_count, default=1, help="traces of each case")
     parser.add_argument("--seed", type=_count, default=1, help="the first seed")
+    parser.add_argument(
+        "--law",
+        choices=tuple(LAWS),
+        default="longest",
+        help="what a batch takes: by its longest member and a share for each further row, or rows x length",
+    )
+    parser.add_argument(
+        "--orloj-b", type=_rate, default=RATE / 1000.0, metavar="B", help="of Orloj's costs, per ms"
+    )
+    parser.add_argument(
+        "--outages", action="store_true", help="the model is lost for 2 P99s every 60, with its batch"
+    )
     parser.add_argument(
         "--cold",
         action="store_true",
@@ -160,6 +178,16 @@ def _load(text: str) -> float:
     if not 0.0 < load <= 10.0:
         raise argparse.ArgumentTypeError(f"expected a load above 0, 10 at most, found {text!r}")
     return load
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 1e-9 <= rate <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected 1e-9 to 1 per ms, found {text!r}")
+    return rate
 
 
 def _file(text: str) -> Arrivals:
@@ -203,7 +231,7 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
         requests, factors = min(requests, SHORT_REQUESTS), factors[:1] if len(factors) < 5 else (2.0,)
     return [
         Job(
-            case,
+            LAWS[options.law](case),
             factors,
             policies,
             options.rho,
@@ -212,13 +240,15 @@ def jobs_of(options: argparse.Namespace) -> list[Job]:
             requests,
             tuple(range(options.seed, options.seed + options.seeds)),
             0 if options.cold else PROFILE_SAMPLES,
+            orloj_rate=1000.0 * options.orloj_b,
+            outages=options.outages,
         )
         for case in cases
     ]
 
 
-def measure(jobs: Sequence[Job]) -> Result:
-    """All jobs."""
+def measure(jobs: Sequence[Job], law: str) -> Result:
+    """All jobs, of cases under one law of batches."""
     rows = [row for rows in of_all(cells, jobs) for row in rows]
     first = jobs[0]
     return {
@@ -229,6 +259,9 @@ def measure(jobs: Sequence[Job]) -> Result:
         "information": first.information,
         "requests": first.requests,
         "seeds": list(first.seeds),
+        "law": law,
+        "orloj_b_per_ms": first.orloj_rate / 1000.0,
+        "outages": first.outages,
         "not_judged": COLD_REQUESTS if first.cold else 0,
         "rows": judged(rows),
     }
@@ -243,6 +276,9 @@ def print_table(result: Result) -> None:
         f"load {result['rho']}, {result['arrivals']}, known of requests: {result['information']}, "
         f"{result['requests']} requests, seeds {result['seeds']}; finish rates; orloj by mean, p25, p50, p75"
     )
+    if result["law"] != "longest" or result["outages"]:
+        lost = ", the model is lost for 2 P99s every 60" if result["outages"] else ""
+        print(f"a batch takes what its {result['law']} says{lost}")
     print(f"{'case':20} {'SLO':>4} " + " ".join(f"{names[name]:>9}" for name in policies) + "  lost to")
     for row in rows:
         rates = " ".join(f"{row['rates'][name]:9.3f}" for name in policies)
@@ -275,7 +311,8 @@ def _print_verdicts(rows: list[dict[str, Any]], policies: list[str]) -> None:
 
 
 def plot(result: Result, path: Path) -> None:
-    """Finish rate over SLO: a small plot per case, and in FILE-mean.svg the mean over all cases."""
+    """Finish rate over SLO: a small plot per case; in FILE-mean.svg the mean over all cases; in
+    FILE-gains.svg what `distribution` gains over the best of the others."""
     rows = rows_of(result)
     shown = {(row["case"], row["slo"]): _compared(row) for row in rows}
     cases = list(dict.fromkeys(row["case"] for row in rows))
@@ -295,6 +332,15 @@ def plot(result: Result, path: Path) -> None:
     across = "SLO, in P99s of the stand-alone time"
     label = f"finish rate, load {result['rho']}, {result['arrivals']}"
     lines(factors, means, across, label, path.with_stem(f"{path.stem}-mean"))
+    others = [name for name in names if name not in (OURS, GUARDED, PROFILED)]
+    if OURS in names and others:
+        gains = [
+            [shown[case, factor][OURS] - max(shown[case, factor][name] for name in others) for factor in factors]
+            for case in cases
+        ]
+        columns = [f"{factor:g}x" for factor in factors]
+        unit = "finish rate less that of the best of the others"
+        heat_map(cases, columns, gains, LARGEST_GAIN, unit, path.with_stem(f"{path.stem}-gains"))
 
 
 def _compared(row: dict[str, Any]) -> dict[str, float]:

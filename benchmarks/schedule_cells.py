@@ -20,11 +20,14 @@ from benchmarks.virtual_time import (
     OURS,
     PROFILE_SAMPLES,
     known,
+    outages_of,
     policy_of,
     profiles_of,
     run,
 )
 from benchmarks.workloads import Case, p99_s, published, trace_of, worker_of
+from hams_schedule.guard import Guarded
+from hams_schedule.score import RATE
 
 T = TypeVar("T")
 ALLOWED = 0.003
@@ -54,6 +57,10 @@ class Job:
     samples: int
     orloj: str = ""
     """The statistic that Orloj stands for; "": the one that is best over the table."""
+    orloj_rate: float = RATE
+    """Orloj's b, per second."""
+    outages: bool = False
+    """Whether the model is lost now and then (`virtual_time.outages_of`)."""
 
     @property
     def cold(self) -> bool:
@@ -77,9 +84,10 @@ def cells(job: Job) -> list[dict[str, Any]]:
     p99 = p99_s(job.case)
     rows: list[dict[str, Any]] = []
     for factor in job.factors:
-        fates = {policy: _fates(job, policy, factor * p99, traces) for policy in job.policies}
+        guards: list[Guarded[Any]] = []
+        fates = {policy: _fates(job, policy, factor * p99, traces, guards) for policy in job.policies}
         if job.cold and OURS in fates:
-            fates[PROFILED] = _fates(job, OURS, factor * p99, traces, PROFILE_SAMPLES)
+            fates[PROFILED] = _fates(job, OURS, factor * p99, traces, [], PROFILE_SAMPLES)
         rows.append(
             {
                 "case": job.case.name,
@@ -91,16 +99,22 @@ def cells(job: Job) -> list[dict[str, Any]]:
                 "lead": _leads(fates, OURS),
                 "guarded_lead": _leads(fates, GUARDED),
                 "published": published(job.case.name, factor),
+                "guard": [{"switches": guard.switches, "serves": guard.name} for guard in guards],
             }
         )
     return rows
 
 
 def _fates(
-    job: Job, policy: str, slo_s: float, traces: dict[int, Any], samples: int | None = None
+    job: Job,
+    policy: str,
+    slo_s: float,
+    traces: dict[int, Any],
+    guards: list[Guarded[Any]],
+    samples: int | None = None,
 ) -> "np.ndarray[Any, Any]":
-    """For each request of all traces that is judged, 1.0 if it was in time. `samples`: of the profile at the
-    start, where they are not those of the job."""
+    """For each request of all traces that is judged, 1.0 if it was in time. `guards`: gets the guard of each
+    trace, if there is one. `samples`: of the profile at the start, where they are not those of the job."""
     fates: list[bool] = []
     first = COLD_REQUESTS if job.cold else 0
     for seed, trace in traces.items():
@@ -109,8 +123,11 @@ def _fates(
         def classify(app: int, feature: float, profiles: Any = profiles) -> int:
             return int(profiles.classify(*known(job.information, app, feature)))
 
-        chosen = policy_of(policy, job.case, slo_s, profiles, seed)
-        fates += run(chosen, trace, worker_of(job.case), slo_s, classify).on_time[first:]
+        chosen = policy_of(policy, job.case, slo_s, profiles, seed, job.orloj_rate)
+        outages = outages_of(job.case, trace) if job.outages else []
+        fates += run(chosen, trace, worker_of(job.case), slo_s, classify, outages=outages).on_time[first:]
+        if isinstance(chosen, Guarded):
+            guards.append(chosen)
     return np.array(fates, dtype=float)
 
 

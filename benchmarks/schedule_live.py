@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvloop
 
 from benchmarks import emulated
@@ -34,6 +35,7 @@ from benchmarks.live_report import (
     Seen,
     plot,
     print_table,
+    reliability_of,
     row_of,
 )
 from benchmarks.report import Result, deliver, rows_of
@@ -181,9 +183,12 @@ async def measure_cell(cell: Cell) -> dict[str, Any]:
             await redundant(supervisor)
             seen = await serve(cell, trace, supervisor)
             await complete(history)
+            url = (await supervisor.status()).metrics
+            page = (await asyncio.to_thread(httpx.get, url, timeout=REQUEST_S)).text
         finally:
             await supervisor.stop()
         row = row_of(cell, trace, expected, seen)
+        row["reliability"] = reliability_of(page)
         row["load_average"] = [round(load_before, 1), round(os.getloadavg()[0], 1)]
         return row | await asyncio.to_thread(judged, history, {})
     finally:

@@ -4,12 +4,12 @@ Events are arrivals, the end of the batch, and what a policy's `deadline()` asks
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.workloads import ROWS_MAX, Case, Trace, Worker, draw, size_times, worker_of
+from benchmarks.workloads import ROWS_MAX, Case, Trace, Worker, draw, p99_s, size_times, worker_of
 from hams_schedule.policies.clipper import Clipper
 from hams_schedule.policies.clockwork import Clockwork
 from hams_schedule.policies.deadline import Deadline
@@ -21,6 +21,7 @@ from hams_schedule.policies.orloj import MEAN, Orloj
 from hams_schedule.policies.symphony import Symphony
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import SchedulerPort
+from hams_schedule.score import RATE
 from hams_schedule.serving import guarded
 
 INFORMATION = ("none", "app", "feature", "both")
@@ -122,8 +123,10 @@ def teach(
     profiles.settle()
 
 
-def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int) -> SchedulerPort[Request]:
-    """A policy with what it has measured beforehand."""
+def policy_of(
+    name: str, case: Case, slo_s: float, profiles: Profiles, seed: int, orloj_rate: float = RATE
+) -> SchedulerPort[Request]:
+    """A policy with what it has measured beforehand. `orloj_rate`: Orloj's b, per second."""
     if name == GUARDED:
         return guarded(ROWS_MAX, True, profiles, max_delay_s=slo_s)
     if name == OURS:
@@ -145,7 +148,7 @@ def policy_of(name: str, case: Case, slo_s: float, profiles: Profiles, seed: int
         return Clockwork(ROWS_MAX, SizeTimes(times), slo_s)
     if name == "symphony":
         return Symphony(ROWS_MAX, SizeTimes(times))
-    return Orloj(ROWS_MAX, SizeTimes(times), ORLOJ[name])
+    return Orloj(ROWS_MAX, SizeTimes(times), ORLOJ[name], orloj_rate)
 
 
 def served_policy(name: str, max_rows: int, profiles: Profiles) -> SchedulerPort[Request]:
@@ -169,6 +172,25 @@ class Door:
 OPEN = Door()
 
 
+@dataclass(frozen=True)
+class Outage:
+    """The model is lost at `at`, with the batch that it runs; another one takes over after `length_s`."""
+
+    at: float
+    length_s: float
+
+
+OUTAGE_P99S, BETWEEN_P99S = 2.0, 60.0
+"""How long an outage lasts, and from which to the next, in P99s of the stand-alone time."""
+
+
+def outages_of(case: Case, trace: Trace) -> list[Outage]:
+    """Outages at regular distances, until the trace ends."""
+    p99 = p99_s(case)
+    count = int(trace.arrivals[-1] / (BETWEEN_P99S * p99))
+    return [Outage(BETWEEN_P99S * p99 * number, OUTAGE_P99S * p99) for number in range(1, count + 1)]
+
+
 def run(
     policy: SchedulerPort[Request],
     trace: Trace,
@@ -176,18 +198,27 @@ def run(
     slo_s: float,
     classify: Callable[[int, float], int],
     door: Door = OPEN,
+    outages: Sequence[Outage] = (),
 ) -> Outcome:
-    """Serve a trace to its end."""
+    """Serve a trace to its end. Units of a batch that is lost wait again."""
     arrivals, count = trace.arrivals, len(trace.arrivals)
     outcome = Outcome([False] * count)
     next_arrival, starts, ends, batch = 0, 0.0, math.inf, 0
     running: list[Request] = []
-    wake = math.inf
+    wake, next_outage, back = math.inf, 0, -math.inf
     while True:
         arrives = arrivals[next_arrival] if next_arrival < count else math.inf
-        now = min(arrives, ends, wake)
+        fails = outages[next_outage].at if next_outage < len(outages) else math.inf
+        now = min(arrives, ends, wake, fails)
         if now == math.inf:
             return outcome
+        if fails <= now and ends > now:
+            back, next_outage = now + outages[next_outage].length_s, next_outage + 1
+            if running:
+                policy.finished(batch, Measured(0.0, now - starts, ok=False), now)
+            for unit in running:
+                policy.add(unit, now)
+            ends, running = math.inf, []
         if ends <= now:
             took = now - starts
             for unit in running:
@@ -204,7 +235,9 @@ def run(
             else:
                 outcome.refused += 1
         wake = math.inf
-        if not running:
+        if now < back:
+            wake = back
+        elif not running:
             for unit in policy.late(now):
                 outcome.shed_after_s.append(now - arrivals[unit.number])
                 door.ended(unit, now, shed=True)

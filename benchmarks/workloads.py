@@ -7,7 +7,7 @@ their P99s; the values here are ours and stay fixed. Times in ms here, in second
 
 import fnmatch
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,20 @@ FEATURE_NOISE = 0.05
 @dataclass(frozen=True)
 class Mode:
     """One component of a law: an application. `mean` and `sd` in ms; normal, or lognormal with these
-    moments."""
+    moments. `fixed_ms`: what of it a batch costs in itself."""
 
     weight: float
     mean: float
     sd: float
     lognormal: bool = False
+    fixed_ms: float = 0.0
 
     def draw(self, random: np.random.Generator, count: int) -> Floats:
-        """`count` stand-alone times in ms."""
+        """`count` stand-alone times in ms, less what a batch costs in itself; a twentieth is left at least."""
+        times = self._whole(random, count)
+        return np.maximum(times - self.fixed_ms, 0.05 * times) if self.fixed_ms else times
+
+    def _whole(self, random: np.random.Generator, count: int) -> Floats:
         if self.lognormal:
             variance = np.log1p((self.sd / self.mean) ** 2)
             return random.lognormal(np.log(self.mean) - variance / 2, np.sqrt(variance), count)
@@ -96,6 +101,21 @@ CASES = (
     _exits("rdinet-cifar", 0.3, (8, 0.4), (10, 0.4), (12, 0.2)),
     _exits("skipnet-imagenet", 0.3, (3, 0.4), (6, 0.3), (10, 0.2), (14, 0.1)),
 )
+
+
+FIXED_SHARE = 0.3
+"""Of a law by rows times length: the share of the mean time that a batch costs in itself."""
+
+
+def by_length(case: Case) -> Case:
+    """The case with batches that take c0 + c1 k x (Orloj, equation 3): k rows, padded to the longest, x."""
+    fixed_ms = FIXED_SHARE * sum(mode.weight * mode.mean for mode in case.modes)
+    modes = tuple(replace(mode, fixed_ms=fixed_ms) for mode in case.modes)
+    return replace(case, modes=modes, growth=1.0, fixed_ms=fixed_ms)
+
+
+LAWS = {"longest": lambda case: case, "length": by_length}
+"""What a batch takes: by its longest member and a share for each further row, or by rows times length."""
 
 
 def cases_named(globs: str) -> list[Case]:

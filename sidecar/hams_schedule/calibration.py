@@ -6,25 +6,43 @@ looks at them tell how good predictions were in between. Nothing is decided by i
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import BatchTiming, Unit
 
 
+BANDS: Final = 10
+"""Bands of chances that are counted apart, each a tenth wide."""
+
+
 class Forecast:
-    """What is expected of one running batch: its time in seconds, and how many units will be in time."""
+    """What is expected of one running batch: its time in seconds, and for each unit the chance that it will
+    be in time; NaN of one without a deadline."""
 
-    __slots__ = ("on_time", "seconds")
+    __slots__ = ("chances", "seconds")
 
-    def __init__(self, seconds: float, on_time: float) -> None:
+    def __init__(self, seconds: float, chances: list[float]) -> None:
         self.seconds = seconds
-        self.on_time = on_time
+        self.chances = chances
+
+
+class ChanceBand:
+    """Units whose chance to be in time lay in one band: how many, the sum of their chances, and how many
+    were in time."""
+
+    __slots__ = ("expected", "on_time", "units")
+
+    def __init__(self) -> None:
+        self.units = 0
+        self.expected = 0.0
+        self.on_time = 0
 
 
 class Calibration:
     """Sums over the batches that were predicted and gave outputs. `error_s`: of the absolute differences;
     `expected_on_time`: of the chances of their units to be in time, `on_time`: how many were. Units without a
-    deadline are in neither."""
+    deadline are in neither. `bands`: the same by the chance that was predicted, lowest first."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -34,6 +52,7 @@ class Calibration:
         self.expected_on_time = 0.0
         self.on_time = 0
         self.units = 0
+        self.bands = [ChanceBand() for _ in range(BANDS)]
 
     def add(
         self, forecast: Forecast, units: Sequence[Unit], timing: BatchTiming, measured_s: float, now: float
@@ -45,11 +64,16 @@ class Calibration:
         self.predicted_s += forecast.seconds
         self.measured_s += measured_s
         self.error_s += abs(measured_s - forecast.seconds)
-        self.expected_on_time += forecast.on_time
-        for unit in units:
+        for unit, chance in zip(units, forecast.chances, strict=True):
             if unit.due < math.inf:
+                in_time = unit.due >= now
+                band = self.bands[min(int(chance * BANDS), BANDS - 1)]
+                band.units += 1
+                band.expected += chance
+                band.on_time += in_time
                 self.units += 1
-                self.on_time += unit.due >= now
+                self.expected_on_time += chance
+                self.on_time += in_time
 
 
 def forecast_of(units: Sequence[Unit], since: float, profiles: Profiles) -> Forecast | None:
@@ -64,9 +88,11 @@ def forecast_of(units: Sequence[Unit], since: float, profiles: Profiles) -> Fore
     if law is None or grid is None:
         return None
     base, slope = profiles.times.law(rows)
-    on_time = 0.0
+    chances: list[float] = []
     for unit in units:
-        if unit.due < math.inf:
-            left = unit.due - since - base
-            on_time += grid.chance(law, left / slope) if slope > 0.0 else float(left >= 0.0)
-    return Forecast(base + slope * grid.mean(law), on_time)
+        left = unit.due - since - base
+        if unit.due == math.inf:
+            chances.append(math.nan)
+        else:
+            chances.append(grid.chance(law, left / slope) if slope > 0.0 else float(left >= 0.0))
+    return Forecast(base + slope * grid.mean(law), chances)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
+from hams_schedule.calibration import BANDS
 from hams_schedule.profile import Profiles
 from hams_schedule.summary import SHARES, summaries
 from hams_sidecar.arena import Arena
@@ -133,6 +134,14 @@ def _learning(queue: PolicyQueue) -> Iterator[Sample]:
         ("measured_on_time", "Their units that were in time.", calibration.on_time),
     ):
         yield Sample(f"hams_proxy_forecast_{name}_total", about, value)
+    for number, band in enumerate(calibration.bands, 1):
+        up_to = {"chance": f"{number / BANDS:g}"}
+        for name, about, value in (
+            ("units", "Units by the chance to be in time that was predicted, up to `chance`.", band.units),
+            ("chances", "The sum of these chances.", band.expected),
+            ("kept", "How many of these units were in time.", band.on_time),
+        ):
+            yield Sample(f"hams_proxy_reliability_{name}_total", about, value, up_to)
     yield from _times(profiles, queue.max_rows)
 
 

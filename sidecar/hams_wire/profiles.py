@@ -48,9 +48,19 @@ class SizeReport(msgspec.Struct, frozen=True, rename="camel"):
     p99_ms: float | None = None
 
 
+class BandReport(msgspec.Struct, frozen=True, rename="camel"):
+    """Units whose predicted chance to be in time lay in one band: how many, the mean of their chances, and the
+    share that was in time."""
+
+    units: int
+    predicted: float
+    on_time: float
+
+
 class CalibrationReport(msgspec.Struct, frozen=True, rename="camel"):
     """How good predictions were: mean times of the batches that were predicted, as predicted and as measured,
-    the mean difference, and the shares of units that were to be in time, and were. None: there were none."""
+    the mean difference, and the shares of units that were to be in time, and were. None: there were none.
+    `bands`: the same by the chance that was predicted, lowest first; those without units are left out."""
 
     batches: int
     predicted_ms: float | None
@@ -58,6 +68,7 @@ class CalibrationReport(msgspec.Struct, frozen=True, rename="camel"):
     error_ms: float | None
     predicted_on_time: float | None
     on_time: float | None
+    bands: tuple[BandReport, ...] = ()
 
 
 class ProfileReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -142,7 +153,12 @@ def _calibration(sums: Calibration) -> CalibrationReport:
     predicted, measured, error = (_ms(total / batches) if batches else None for total in times)
     shares = (sums.expected_on_time, sums.on_time)
     expected, on_time = (round(total / units, 4) if units else None for total in shares)
-    return CalibrationReport(batches, predicted, measured, error, expected, on_time)
+    bands = [
+        BandReport(band.units, round(band.expected / band.units, 4), round(band.on_time / band.units, 4))
+        for band in sums.bands
+        if band.units
+    ]
+    return CalibrationReport(batches, predicted, measured, error, expected, on_time, tuple(bands))
 
 
 def _ms(seconds: float) -> float:

@@ -4,8 +4,10 @@ told."""
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from benchmarks.arrivals import BURSTY, SMOOTH, Arrivals
 from benchmarks.schedule import judged, main
@@ -15,6 +17,8 @@ from benchmarks.workloads import (
     CASES,
     SLO_FACTORS,
     Trace,
+    Worker,
+    by_length,
     capacity_per_s,
     p99_s,
     published,
@@ -23,6 +27,7 @@ from benchmarks.workloads import (
 )
 
 from benchmarks import schedule, schedule_micro, virtual_time, workloads
+from hams_schedule.policies.fifo import FifoPolicy
 
 
 def test_there_are_125_cells_and_each_has_its_published_rates() -> None:
@@ -204,3 +209,56 @@ def test_what_an_arrival_and_a_decision_cost_is_judged(capsys: pytest.CaptureFix
         "goal: add_p50 <= 5 us at 10,000 pending, compiled: 4 us: met",
         "goal: decide_p99 <= 100 us at 10,000 pending, compiled: 100.1 us: missed",
     ]
+
+
+def test_batches_by_length_take_rows_times_the_longest_and_a_fixed_part() -> None:
+    case = CASES[0]
+    longer = by_length(case)
+    assert longer.fixed_ms == pytest.approx(0.3 * 60)
+    assert worker_of(longer).run([0.01, 0.04], 1.0) == pytest.approx(0.018 + 2 * 0.04)
+    whole, parts = (workloads.draw(law, np.random.default_rng(3), 500)[0] for law in (case, longer))
+    assert parts.tolist() == pytest.approx([max(time - 0.018, 0.05 * time) for time in whole])
+    assert p99_s(longer) == pytest.approx(p99_s(case), rel=0.01), "alone a request takes what it took"
+
+
+@pytest.mark.parametrize("policy", virtual_time.POLICIES)
+def test_what_is_lost_with_its_batch_runs_again_after_an_outage(policy: str) -> None:
+    case = next(case for case in CASES if case.name == "three-modal")
+    trace = trace_of(case, 0.2, SMOOTH, 120, 1)
+    profiles = virtual_time.profiles_of(case, "app", 1, 300)
+    slo = 20 * p99_s(case)
+    chosen = virtual_time.policy_of(policy, case, slo, profiles, 1)
+    outages = virtual_time.outages_of(case, trace)
+    assert outages
+    assert all(later.at - one.at == pytest.approx(60 * p99_s(case)) for one, later in pairwise(outages))
+    classify = lambda app, feature: profiles.classify(*virtual_time.known("app", app, feature))  # noqa: E731
+    outcome = virtual_time.run(chosen, trace, worker_of(case), slo, classify, outages=outages)
+    assert outcome.rate() > 0.9
+
+
+def test_what_an_outage_meets_is_lost_for_as_long_as_it_lasts() -> None:
+    trace = Trace([0.0, 1.2], [0, 0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
+    run = lambda slo: virtual_time.run(  # noqa: E731
+        FifoPolicy(1), trace, Worker(0.0, 1.0), slo, lambda *_: 0, outages=[virtual_time.Outage(0.5, 2.0)]
+    )
+    assert run(3.4).on_time == [False, True]  # ends at 3.5, and at 4.5
+    assert run(3.5).on_time == [True, True]
+    assert run(3.2).on_time == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--orloj-b", "0"], "expected 1e-9 to 1 per ms, found '0'"),
+        (["--law", "sum"], "invalid choice: 'sum'"),
+        (["--micro", "--outages"], "--outages: plays no part with --micro"),
+        (["--dag", "--orloj-b", "0.001"], "--orloj-b: plays no part with --dag"),
+    ],
+)
+def test_an_option_of_the_comparison_that_is_none_is_told(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err

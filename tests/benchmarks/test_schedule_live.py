@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 from benchmarks.arrivals import BURSTY
 from benchmarks.emulated import Counting, Emulated
-from benchmarks.live_report import P99_S, WARM_UP_S, Cell, Seen, after_kills, plot, print_table, row_of
+from benchmarks.live_report import (
+    P99_S,
+    WARM_UP_S,
+    Cell,
+    Seen,
+    after_kills,
+    plot,
+    predicted_and_kept,
+    print_table,
+    reliability_of,
+    row_of,
+)
 from benchmarks.schedule import main
 from benchmarks.schedule_live import POLICIES, scaled_trace, virtual, write_graph
 from benchmarks.workloads import Trace, cases_named, p99_s, trace_of
@@ -114,10 +125,13 @@ def test_a_row_that_was_written_is_shown_and_drawn(
     seen.waited_s = {60: 0.123}
     row = row_of(cell(kill_s=5.0), trace, [True] * 200, seen)
     row |= {"load_average": [1.0, 2.0], "violations": ["I4: two answers"]}
+    row["reliability"] = [(0.15, 0.25, 20), (0.95, 0.9, 180)]
     result = {"rows": [row], "rho": 0.6, "arrivals": "bursty", "seconds": 20.0}
     print_table(result)
     told = capsys.readouterr().out
     assert "after kill: 20 requests, live 1.000, virtual without a kill 1.000" in told
+    assert "units run: 0.870 predicted to be in time for their operator, 0.835 were" in told
+    assert "goal within 0.03: MISSED" in told
     assert "request 7: 500" in told
     assert "slowest answer to a request that was open at a kill or came after it: 123 ms" in told
     assert "I4: two answers" in told
@@ -144,3 +158,25 @@ def test_a_bad_option_is_told_in_a_sentence(
         main(arguments)
     assert ended.value.code == 2
     assert told in capsys.readouterr().err
+
+
+PAGE = """# TYPE hams_proxy_reliability_units counter
+hams_proxy_reliability_units_total{chance="0.2",instance="a"} 3
+hams_proxy_reliability_units_total{chance="0.2",instance="b"} 1
+hams_proxy_reliability_chances_total{chance="0.2",instance="a"} 0.4
+hams_proxy_reliability_chances_total{chance="0.2",instance="b"} 0.2
+hams_proxy_reliability_kept_total{chance="0.2",instance="a"} 1
+hams_proxy_reliability_kept_total{chance="0.2",instance="b"} 0
+hams_proxy_reliability_units_total{chance="1",instance="a"} 12
+hams_proxy_reliability_chances_total{chance="1",instance="a"} 11.4
+hams_proxy_reliability_kept_total{chance="1",instance="a"} 12
+hams_proxy_reliability_units_total{chance="0.5",instance="a"} 0
+"""
+
+
+def test_predicted_chances_are_summed_over_instances_by_band() -> None:
+    bands = reliability_of(PAGE)
+    assert bands == [(0.15, 0.25, 4), (0.95, 1.0, 12)]
+    assert predicted_and_kept(bands) == (pytest.approx(0.75), pytest.approx(0.8125))
+    assert reliability_of("hams_proxy_policy 1") == []
+    assert predicted_and_kept([]) is None

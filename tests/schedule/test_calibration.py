@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from hams_schedule.calibration import Calibration, forecast_of
+from hams_schedule.calibration import BANDS, Calibration, Forecast, forecast_of
 from hams_schedule.profile import Profiles
 
 from .kit import LONG_S, SHORT_S, Took, Work, profiles, time_of
@@ -29,6 +29,20 @@ def test_what_is_predicted_of_a_learnt_law_is_what_is_measured() -> None:
         calibration.on_time / calibration.units, abs=0.03
     )
     assert 0.0 < calibration.error_s < 0.2 * calibration.measured_s
+    assert sum(band.units for band in calibration.bands) == calibration.units
+    assert sum(band.on_time for band in calibration.bands) == calibration.on_time
+    many = [band for band in calibration.bands if band.units >= 50]
+    assert len(many) >= 2
+    for band in many:
+        assert band.on_time / band.units == pytest.approx(band.expected / band.units, abs=0.15)
+
+
+@pytest.mark.parametrize(("chance", "number"), [(0.0, 0), (0.09, 0), (0.1, 1), (0.55, 5), (1.0, 9)])
+def test_a_unit_is_counted_in_the_band_of_the_chance_that_was_predicted(chance: float, number: int) -> None:
+    calibration = Calibration()
+    calibration.add(Forecast(0.1, [chance]), [Work(due=9.0)], Took(0.1), 0.1, 0.1)
+    assert [band.units for band in calibration.bands] == [int(n == number) for n in range(BANDS)]
+    assert (calibration.bands[number].expected, calibration.bands[number].on_time) == (chance, 1)
 
 
 def test_units_without_a_deadline_are_neither_expected_nor_counted_in_time() -> None:
@@ -36,7 +50,8 @@ def test_units_without_a_deadline_are_neither_expected_nor_counted_in_time() -> 
     units = [Work(), Work(due=9.0)]
     forecast = forecast_of(units, 0.0, learnt)
     assert forecast is not None
-    assert forecast.on_time == pytest.approx(1.0, abs=0.01)
+    assert math.isnan(forecast.chances[0])
+    assert forecast.chances[1] == pytest.approx(1.0, abs=0.01)
     calibration.add(forecast, units, Took(0.1), 0.1, 0.1)
     assert (calibration.units, calibration.on_time) == (1, 1)
 

@@ -56,12 +56,13 @@ async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_go
     assert deadline['hams_proxy_policy{name="Deadline"}'] == 1
     reasons = [name for name in deadline if name.startswith("hams_proxy_shed_total")]
     assert reasons == [f'hams_proxy_shed_total{{reason="{why}"}}' for why in ("overdue", "path", "time")]
-    learnt = ("forecast", "profile", "decisions", "stale", "class", "batch_seconds")
+    learnt = ("forecast", "reliability", "profile", "decisions", "stale", "class", "batch_seconds")
     assert not [name for name in deadline if any(word in name for word in learnt)]
 
     def serve(machine: Any) -> None:
         queue: PolicyQueue = machine.queue
         queue.calibration.batches, queue.calibration.predicted_s = 3, 0.25
+        queue.calibration.bands[3].units, queue.calibration.bands[3].on_time = 8, 5
         queue.profiles.resets = 2
         queue.finished(1, Timing(0.1, 0.1, True), 1.0)
 
@@ -70,6 +71,8 @@ async def test_a_policy_publishes_its_name_and_counts_and_one_that_learns_how_go
     assert learns["hams_proxy_forecast_batches_total"] == 3
     assert learns["hams_proxy_forecast_seconds_total"] == pytest.approx(0.25)
     assert learns["hams_proxy_profile_resets_total"] == 2
+    assert learns['hams_proxy_reliability_units_total{chance="0.4"}'] == 8
+    assert learns['hams_proxy_reliability_kept_total{chance="0.4"}'] == 5
 
 
 async def test_decisions_are_counted_by_kind_and_times_by_class_and_size_with_no_name_of_a_client(

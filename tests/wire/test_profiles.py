@@ -50,6 +50,8 @@ def test_it_tells_classes_with_their_features_times_and_how_good_predictions_wer
     assert reported.calibration.batches == 20
     assert reported.calibration.predicted_ms == pytest.approx(200, rel=0.05)
     assert reported.calibration.on_time == 1.0
+    assert sum(band.units for band in reported.calibration.bands) > 0
+    assert {band.on_time for band in reported.calibration.bands} == {1.0}
 
 
 def test_it_tells_how_batches_were_chosen_and_how_old_its_newest_sample_is() -> None:
