@@ -43,13 +43,15 @@ class Lawful(Generic[U]):
         # and then those in order of arrival.
         self._first: dict[int, U] = {}
         self._waiting: dict[int, U] = {}
+        self._gone: list[U] = []
+        """Handed out, and still in the two: `_settle` takes them out, mostly beside the batch."""
         self._suspects: dict[int, U] = {}
         # Units of which the policy may have more entries than one, and how many more.
         self._surplus: dict[int, tuple[U, int]] = {}
         self._runs = False
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._waiting)
+        return len(self._first) + len(self._waiting) - len(self._gone)
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
@@ -123,14 +125,17 @@ class Lawful(Generic[U]):
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended."""
         self._runs = False
+        self._settle()
         self._asked(lambda policy: policy.finished(batch, timing, now), None, now)
 
     def plan(self, now: float, budget_s: float) -> bool:
         """Work ahead."""
+        self._settle()
         return self._asked(lambda policy: policy.plan(now, budget_s), False, now)
 
     def clear(self) -> None:
         """Forget all units."""
+        self._gone = []
         self._first.clear()
         self._waiting.clear()
         self._suspects.clear()
@@ -149,37 +154,50 @@ class Lawful(Generic[U]):
     def _hand_out(self, units: list[U], max_rows: int) -> str:
         """These wait no more, as a batch of `max_rows`, or each by itself if that is 0; the law that they
         break, "" if none. If they break one, they wait still, before all others."""
+        self._settle()
         first, waiting = self._first, self._waiting
         broken = self._broken_suspects(units) if max_rows else ""
-        gone: list[U] = []
+        seen: set[int] = set()
         rows = 0
         for unit in units:
-            waited = waiting.pop(id(unit), None)
-            if waited is None:
-                waited = first.pop(id(unit), None)
-            if waited is None:
-                twice = any(other is unit for other in gone)
-                broken = (
-                    "a unit is twice in one answer" if twice else "a unit is handed out that does not wait"
-                )
+            number = id(unit)
+            if number in seen:
+                broken = "a unit is twice in one answer"
                 break
-            gone.append(unit)
+            if number not in waiting and number not in first:
+                broken = "a unit is handed out that does not wait"
+                break
+            seen.add(number)
             if unit.stage != READY:
                 broken = "a unit is handed out that is not READY"
                 break
             if max_rows and len(units) > 1:
                 rows += unit.rows
-                if unit.batch_key != gone[0].batch_key:
+                if unit.batch_key != units[0].batch_key:
                     broken = "a batch has two batch keys"
         if rows > max_rows:
             broken = broken or f"a batch has {rows} rows, {max_rows} are allowed"
         if broken:
-            for unit in reversed(gone):
-                first[id(unit)] = unit
-        elif self._suspects:
+            for unit in reversed(units):
+                if id(unit) in seen:
+                    seen.discard(id(unit))
+                    waiting.pop(id(unit), None)
+                    first.pop(id(unit), None)
+                    first[id(unit)] = unit
+            return broken
+        self._gone = list(units)
+        if self._suspects:
             for unit in units:
                 self._suspects.pop(id(unit), None)
-        return broken
+        return ""
+
+    def _settle(self) -> None:
+        """Forget what was handed out."""
+        if self._gone:
+            for unit in self._gone:
+                if self._waiting.pop(id(unit), None) is None:
+                    del self._first[id(unit)]
+            self._gone = []
 
     def _broken_suspects(self, batch: list[U]) -> str:
         """The law of suspects that a batch breaks; "" if none."""
@@ -195,6 +213,7 @@ class Lawful(Generic[U]):
         if not self._replace:
             raise LawBroken(law)
         self.failed = self.failed or law
+        self._settle()
         self._surplus.clear()
         successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
         for unit in (*reversed(self._first.values()), *self._waiting.values()):
@@ -204,6 +223,7 @@ class Lawful(Generic[U]):
 
     def _drop_unready(self) -> bool:
         """Forget units that are READY no more, as every policy drops them; whether others wait."""
+        self._settle()
         for waiting in (self._first, self._waiting):
             for number in [number for number, unit in waiting.items() if unit.stage != READY]:
                 del waiting[number]
@@ -211,6 +231,7 @@ class Lawful(Generic[U]):
         return len(self) > 0
 
     def _waits(self, unit: U) -> bool:
+        self._settle()
         return id(unit) in self._waiting or id(unit) in self._first
 
     def _taken(self, now: float) -> list[U]:

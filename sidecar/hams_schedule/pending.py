@@ -3,6 +3,9 @@
 Invariant: a unit is in one place only, and leaves it when it is handed out or is READY no more. Equal dues
 keep the order of arrival. Suspects go alone and before all others, then undone units, then what the policy
 chooses.
+
+To take units out of their lists costs several times what it costs to choose them. So what was handed out is
+taken out by whoever looks at the lines next, mostly beside the batch (`Pending.settle`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,13 +19,15 @@ from hams_schedule.scheduler import READY, U
 class ClassLine(Generic[U]):
     """Units of one batch key and one class, earliest due first; the lists run in parallel.
 
-    `orders` number the units of a queue in order of arrival, `added` are the instants of it. `wide`: how many
-    of the units have more than one row, so that where there are none nothing is counted.
+    `orders` number the units of a queue in order of arrival; `added` are the instants of it, where they are
+    `timed`. `wide`: how many of the units have more than one row, so that where there are none nothing is
+    counted.
     """
 
-    __slots__ = ("added", "cls", "dues", "key", "orders", "rows", "units", "wide")
+    __slots__ = ("added", "cls", "dues", "key", "orders", "rows", "timed", "units", "wide")
 
-    def __init__(self, key: Hashable, cls: int) -> None:
+    def __init__(self, key: Hashable, cls: int, timed: bool = False) -> None:
+        self.timed = timed
         self.key = key
         self.cls = cls
         self.dues: list[float] = []
@@ -41,8 +46,9 @@ class ClassLine(Generic[U]):
         rows = max(unit.rows, 1)
         self.wide += rows > 1
         self.rows.insert(at, rows)
-        self.added.insert(at, now)
         self.units.insert(at, unit)
+        if self.timed:
+            self.added.insert(at, now)
 
     def cut(self, low: int, high: int) -> list[U]:
         """Take out the units of [low, high)."""
@@ -50,7 +56,9 @@ class ClassLine(Generic[U]):
         if self.wide:
             self.wide -= _wide(self.rows[low:high])
         del self.dues[low:high], self.orders[low:high], self.rows[low:high]
-        del self.added[low:high], self.units[low:high]
+        del self.units[low:high]
+        if self.timed:
+            del self.added[low:high]
         return units
 
     def retain_ready(self) -> int:
@@ -61,7 +69,7 @@ class ClassLine(Generic[U]):
             self.dues = [self.dues[index] for index in ready]
             self.orders = [self.orders[index] for index in ready]
             self.rows = [self.rows[index] for index in ready]
-            self.added = [self.added[index] for index in ready]
+            self.added = [self.added[index] for index in ready] if self.timed else []
             self.units = [self.units[index] for index in ready]
             self.wide = _wide(self.rows)
         return dropped
@@ -105,15 +113,33 @@ class Span(Generic[U]):
 
 
 class Pending(Generic[U]):
-    """All units of one operator that wait. With `by_class` False they are one class per batch key."""
+    """All units of one operator that wait. With `by_class` False they are one class per batch key. `timed`:
+    lines keep the instants of arrival."""
 
-    def __init__(self, by_class: bool) -> None:
+    def __init__(self, by_class: bool, timed: bool = False) -> None:
         self._by_class = by_class
+        self._timed = timed
         self._suspects: deque[U] = deque()
         self._undone: deque[U] = deque()
-        self.lines: dict[Hashable, Line[U]] = {}
+        self._lines: dict[Hashable, Line[U]] = {}
+        self._handed_out: list[Span[U]] = []
+        """Spans whose units still lie in their lines."""
         self._count = 0
         self._order = 0
+
+    @property
+    def lines(self) -> dict[Hashable, Line[U]]:
+        """All lines that hold units, by batch key."""
+        self.settle()
+        return self._lines
+
+    def settle(self) -> None:
+        """Take out of the lines what was handed out."""
+        if self._handed_out:
+            for span in self._handed_out:
+                span.line.cut(span.low, span.high)
+                self._forget_if_empty(span.line)
+            self._handed_out = []
 
     def __len__(self) -> int:
         return self._count + len(self._suspects) + len(self._undone)
@@ -123,14 +149,15 @@ class Pending(Generic[U]):
         if unit.attempts > 0:
             self._suspects.append(unit)
             return
+        self.settle()
         key = unit.batch_key
-        line = self.lines.get(key)
+        line = self._lines.get(key)
         if line is None:
-            line = self.lines[key] = Line(key)
+            line = self._lines[key] = Line(key)
         cls = unit.cls if self._by_class else 0
         of_class = line.classes.get(cls)
         if of_class is None:
-            of_class = line.classes[cls] = ClassLine(key, cls)
+            of_class = line.classes[cls] = ClassLine(key, cls, self._timed)
         of_class.insert(unit, self._order, now)
         self._order += 1
         self._count += 1
@@ -166,32 +193,33 @@ class Pending(Generic[U]):
         return batch
 
     def cut(self, spans: list[Span[U]]) -> list[U]:
-        """Take the units of spans out, earliest due first."""
+        """Hand the units of spans out, earliest due first. The spans are of the lines as they are now, and
+        can be cut one after another."""
+        self.settle()
         if len(spans) == 1:
-            units = spans[0].line.cut(spans[0].low, spans[0].high)
+            units = spans[0].line.units[spans[0].low : spans[0].high]
         else:
             keyed: list[tuple[float, int, U]] = []
             for span in spans:
-                line = span.line
-                dues, orders = line.dues[span.low : span.high], line.orders[span.low : span.high]
-                keyed += zip(dues, orders, line.cut(span.low, span.high), strict=True)
+                line, low, high = span.line, span.low, span.high
+                keyed += zip(line.dues[low:high], line.orders[low:high], line.units[low:high], strict=True)
             keyed.sort(key=_by_due)
             units = [unit for _, _, unit in keyed]
         self._count -= len(units)
-        for span in spans:
-            self._forget_if_empty(span.line)
+        self._handed_out = spans
         return units
 
     def spans_of(self, units: list[U]) -> list[Span[U]] | None:
         """The spans in which these units lie, in an order in which they can be cut; None if one is here no
         more."""
+        self.settle()
         spans: list[Span[U]] = []
         for unit in units:
             last = spans[-1] if spans else None
             if last is not None and last.high < len(last.line.units) and last.line.units[last.high] is unit:
                 last.high += 1  # mostly they lie together, as they did when they were chosen
                 continue
-            line = self.lines.get(unit.batch_key)
+            line = self._lines.get(unit.batch_key)
             of_class = None if line is None else line.classes.get(unit.cls if self._by_class else 0)
             if of_class is None:
                 return None
@@ -255,16 +283,17 @@ class Pending(Generic[U]):
         """Forget all units."""
         self._suspects.clear()
         self._undone.clear()
-        self.lines.clear()
+        self._lines.clear()
+        self._handed_out = []
         self._count = 0
 
     def _forget_if_empty(self, of_class: ClassLine[U]) -> None:
         """A class line without units is not kept: keys and classes come and go."""
-        line = self.lines.get(of_class.key)
+        line = self._lines.get(of_class.key)
         if line is not None and not of_class.units and line.classes.get(of_class.cls) is of_class:
             del line.classes[of_class.cls]
             if not line.classes:
-                del self.lines[of_class.key]
+                del self._lines[of_class.key]
 
 
 def _wide(rows: list[int]) -> int:

@@ -107,7 +107,7 @@ def test_a_cold_start_is_judged_after_its_first_requests(monkeypatch: pytest.Mon
     """A policy that loses all of the first 300 requests, and no other, has lost nothing."""
     served: list[int] = []
 
-    def learning(policy: object, trace: Trace, *_: object) -> Outcome:
+    def learning(policy: object, trace: Trace, *_: object, **__: object) -> Outcome:
         served.append(len(trace.arrivals))
         return Outcome([number >= COLD_REQUESTS for number in range(len(trace.arrivals))])
 
@@ -186,7 +186,7 @@ def test_a_bad_option_is_told_in_a_sentence(
 def test_the_short_form_is_25_cells_of_few_requests() -> None:
     parser_jobs: list[schedule.Job] = []
 
-    def remember(jobs: list[schedule.Job]) -> dict[str, object]:
+    def remember(jobs: list[schedule.Job], _: str) -> dict[str, object]:
         parser_jobs.extend(jobs)
         raise SystemExit(0)
 

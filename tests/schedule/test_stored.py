@@ -244,5 +244,6 @@ def test_what_is_forgotten_is_known_no_more_and_can_be_learnt_anew() -> None:
     merge(learnt, profiles(seed=3))
     assert mean_of(learnt, "long") == pytest.approx(LONG_S, rel=0.1)
     policy.finished(1, Took(0.02), 0.02)
-    policy.plan(0.02, 1.0)
+    while policy.plan(0.02, 1.0):
+        pass
     assert policy.tables is not None

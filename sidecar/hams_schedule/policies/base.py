@@ -26,11 +26,11 @@ class RunningBatch(Generic[U]):
 class Policy(Generic[U]):
     """A `Scheduler` of one operator with one model."""
 
-    def __init__(self, max_rows: int, by_class: bool) -> None:
+    def __init__(self, max_rows: int, by_class: bool, timed: bool = False) -> None:
         if max_rows < 1:
             raise ValueError(f"expected max_rows of at least 1, found {max_rows}")
         self.max_rows = max_rows
-        self.pending: Pending[U] = Pending(by_class)
+        self.pending: Pending[U] = Pending(by_class, timed)
         self.running: RunningBatch[U] | None = None
         self.now = 0.0
 
@@ -77,6 +77,7 @@ class Policy(Generic[U]):
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended; failed runs, and those whose time is not known, teach nothing."""
         self.now = now
+        self.pending.settle()  # or the lines would hold on to what has run
         running = self.running
         if running is not None and running.batch == batch:
             self.running = None

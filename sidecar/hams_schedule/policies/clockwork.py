@@ -27,7 +27,7 @@ class Clockwork(Policy[U]):
     """Full batches of 1, 2, 4 ... rows, the one that must start first."""
 
     def __init__(self, max_rows: int, times: SizeTimes, slo_s: float) -> None:
-        super().__init__(max_rows, by_class=False)
+        super().__init__(max_rows, by_class=False, timed=True)
         self._sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= max_rows]
         self._newest: dict[int, deque[float]] = {
             size: deque([times.quantile(size, (n + 0.5) / NEWEST) for n in range(NEWEST)], maxlen=NEWEST)
