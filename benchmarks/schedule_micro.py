@@ -34,7 +34,7 @@ from hams_wire.scheduling import OrderedQueue, PolicyQueue
 
 CASE = "eight-modal"
 PENDING = (10, 30, 100, 200, 1_000, 10_000)
-DECISIONS = 300
+DECISIONS = 1_000
 BATCH_S = 0.05
 """How long a batch takes."""
 SESSIONS = 3_000
@@ -184,6 +184,7 @@ def measure(kind: QueueKind, pending: int, decisions: int, seed: int) -> dict[st
         offered.now += BATCH_S
         queue.finished(batch, Timing(BATCH_S, BATCH_S, True), offered.now)
         offered.fill()
+        del gone, units, unit  # or the next decision would pay for what ends with them
     gc.unfreeze()
     row: dict[str, Any] = {"kind": kind.name, "pending": pending, "policy": queue.serves}
     for name, seconds in costs.items():

@@ -39,15 +39,15 @@ class Lawful(Generic[U]):
         self.failed = ""
         self._max_rows = max_rows
         self._replace = replace
-        # Units that were added and not returned, by identity: those put before all others, the newest last,
-        # and then those in order of arrival.
-        self._first: dict[int, U] = {}
-        self._waiting: dict[int, U] = {}
+        # Units that were added and not returned: those put before all others, the newest last, and then those
+        # in order of arrival.
+        self._first: dict[U, None] = {}
+        self._waiting: dict[U, None] = {}
         self._gone: list[U] = []
         """Handed out, and still in the two: `_settle` takes them out, mostly beside the batch."""
-        self._suspects: dict[int, U] = {}
+        self._suspects: dict[U, None] = {}
         # Units of which the policy may have more entries than one, and how many more.
-        self._surplus: dict[int, tuple[U, int]] = {}
+        self._surplus: dict[U, int] = {}
         self._runs = False
 
     def __len__(self) -> int:
@@ -56,17 +56,17 @@ class Lawful(Generic[U]):
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
         self._arrives(unit)
-        self._waiting[id(unit)] = unit
+        self._waiting[unit] = None
         if unit.attempts > 0:
-            self._suspects[id(unit)] = unit
+            self._suspects[unit] = None
         self._asked(lambda policy: policy.add(unit, now), None, now)
 
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
         self._arrives(unit)
-        self._first[id(unit)] = unit
+        self._first[unit] = None
         if unit.attempts > 0:
-            self._suspects[id(unit)] = unit
+            self._suspects[unit] = None
         self._asked(lambda policy: policy.add_first(unit, now), None, now)
 
     def suspected(self, unit: U, now: float) -> None:
@@ -79,7 +79,7 @@ class Lawful(Generic[U]):
         """A unit waits no more, even if it is READY again: what the policy has of it is surplus."""
         if self._waits(unit):
             self._arrives(unit)
-            self._suspects.pop(id(unit), None)
+            self._suspects.pop(unit, None)
 
     def take(self, now: float) -> list[U]:
         """The next batch."""
@@ -157,46 +157,42 @@ class Lawful(Generic[U]):
         self._settle()
         first, waiting = self._first, self._waiting
         broken = self._broken_suspects(units) if max_rows else ""
-        seen: set[int] = set()
+        seen: set[U] = set()
         rows = 0
+        key = units[0].batch_key if units else None
         for unit in units:
-            number = id(unit)
-            if number in seen:
-                broken = "a unit is twice in one answer"
-                break
-            if number not in waiting and number not in first:
+            if unit not in waiting and unit not in first:
                 broken = "a unit is handed out that does not wait"
                 break
-            seen.add(number)
+            seen.add(unit)
             if unit.stage != READY:
                 broken = "a unit is handed out that is not READY"
                 break
-            if max_rows and len(units) > 1:
+            if max_rows:
                 rows += unit.rows
-                if unit.batch_key != units[0].batch_key:
+                if unit.batch_key != key:
                     broken = "a batch has two batch keys"
-        if rows > max_rows:
+        if not broken and len(seen) < len(units):
+            broken = "a unit is twice in one answer"
+        if rows > max_rows and len(units) > 1:
             broken = broken or f"a batch has {rows} rows, {max_rows} are allowed"
         if broken:
-            for unit in reversed(units):
-                if id(unit) in seen:
-                    seen.discard(id(unit))
-                    waiting.pop(id(unit), None)
-                    first.pop(id(unit), None)
-                    first[id(unit)] = unit
+            for unit in reversed([unit for unit in dict.fromkeys(units) if unit in seen]):
+                waiting.pop(unit, None)
+                first.pop(unit, None)
+                first[unit] = None
             return broken
         self._gone = list(units)
-        if self._suspects:
-            for unit in units:
-                self._suspects.pop(id(unit), None)
+        for unit in units if self._suspects else ():
+            self._suspects.pop(unit, None)
         return ""
 
     def _settle(self) -> None:
         """Forget what was handed out."""
         if self._gone:
             for unit in self._gone:
-                if self._waiting.pop(id(unit), None) is None:
-                    del self._first[id(unit)]
+                self._waiting.pop(unit, None)
+                self._first.pop(unit, None)
             self._gone = []
 
     def _broken_suspects(self, batch: list[U]) -> str:
@@ -204,7 +200,7 @@ class Lawful(Generic[U]):
         if len(batch) > 1 and any(unit.attempts > 0 for unit in batch):
             return "a suspect is not alone"
         if batch and self._suspects and batch[0].attempts == 0:
-            waits = any(unit.stage == READY for unit in self._suspects.values())
+            waits = any(unit.stage == READY for unit in self._suspects)
             return "a suspect waits, and others run before it" if waits else ""
         return ""
 
@@ -216,7 +212,7 @@ class Lawful(Generic[U]):
         self._settle()
         self._surplus.clear()
         successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
-        for unit in (*reversed(self._first.values()), *self._waiting.values()):
+        for unit in (*reversed(self._first), *self._waiting):
             if unit.stage == READY:
                 successor.add(unit, now)
         self.policy = successor
@@ -225,14 +221,14 @@ class Lawful(Generic[U]):
         """Forget units that are READY no more, as every policy drops them; whether others wait."""
         self._settle()
         for waiting in (self._first, self._waiting):
-            for number in [number for number, unit in waiting.items() if unit.stage != READY]:
-                del waiting[number]
-                self._suspects.pop(number, None)
+            for unit in [unit for unit in waiting if unit.stage != READY]:
+                del waiting[unit]
+                self._suspects.pop(unit, None)
         return len(self) > 0
 
     def _waits(self, unit: U) -> bool:
         self._settle()
-        return id(unit) in self._waiting or id(unit) in self._first
+        return unit in self._waiting or unit in self._first
 
     def _taken(self, now: float) -> list[U]:
         """What the policy takes; one that only empties itself of surplus entries is asked again."""
@@ -246,37 +242,34 @@ class Lawful(Generic[U]):
     def _arrives(self, unit: U) -> None:
         """A unit is about to wait. One that waits already leaves its place, and an entry in the policy."""
         if self._waits(unit):
-            self._waiting.pop(id(unit), None)
-            self._first.pop(id(unit), None)
-            entries = self._surplus.get(id(unit), (unit, 0))[1]
-            self._surplus[id(unit)] = (unit, entries + 1)
+            self._waiting.pop(unit, None)
+            self._first.pop(unit, None)
+            self._surplus[unit] = self._surplus.get(unit, 0) + 1
         elif len(self) > unready_units_max and len(self) > 2 * self._asked(len, 0, 0.0) + unready_units_max:
             self._drop_unready()  # as the policy has done, or takes would
-            ready = [item for item in self._surplus.values() if item[0].stage == READY]
-            self._surplus = {id(unit): (unit, entries) for unit, entries in ready}
+            ready = [item for item in self._surplus.items() if item[0].stage == READY]
+            self._surplus = dict(ready)
 
     def _without_surplus(self, units: list[U], max_rows: int) -> list[U]:
         """An answer without entries of units that it names a second time, or that do not wait any more, and
         a batch of `max_rows` without those that do not fit into it any more; only as many as are surplus."""
         if not self._surplus or not units:
             return units
-        chosen: list[U] = []
-        seen: set[int] = set()
-        sure = [unit for unit in units if id(unit) not in self._surplus]
+        chosen: set[U] = set()
+        sure = [unit for unit in units if unit not in self._surplus]
         key, rows = (sure or units)[0].batch_key, sum([unit.rows for unit in sure])
+        answer: list[U] = []
         for unit in units:
-            number = id(unit)
-            if number not in self._surplus:
-                chosen.append(unit)
-                continue
-            entries = self._surplus[number][1]
+            entries = self._surplus.get(unit, 0)
             fits = not max_rows or (unit.batch_key == key and (not rows or rows + unit.rows <= max_rows))
-            if number not in seen and self._waits(unit) and fits:
-                seen.add(number)
-                chosen.append(unit)
+            if not entries:
+                answer.append(unit)
+            elif unit not in chosen and self._waits(unit) and fits:
+                chosen.add(unit)
+                answer.append(unit)
                 rows += unit.rows
             elif entries == 1:
-                del self._surplus[number]
+                del self._surplus[unit]
             else:
-                self._surplus[number] = (unit, entries - 1)
-        return chosen
+                self._surplus[unit] = entries - 1
+        return answer
