@@ -7,6 +7,7 @@ image of another layout is refused by name, not loaded in part.
 Capturing only reads; loading writes in place. Neither ever unpickles.
 """
 
+import bisect
 import hashlib
 import json
 import time
@@ -18,11 +19,13 @@ import numpy as np
 
 from hams_sdk import chunks, cuda, patch, tree
 from hams_sdk.chunks import ALIGN
+from hams_sdk.cuda import device_of
 from hams_sdk.datatypes import is_tensor, leaf_nbytes, torch_module
 from hams_sdk.errors import StateFault
 from hams_sdk.keyed import Keyed
 from hams_sdk.model import Constant, Opaque
 from hams_sdk.plan import HEAD, MAGIC, Plan, Tracked, dtype_name, made_for, plan_of, shape_of
+from hams_sdk.still import WATCHED_NBYTES_MIN, StillLeaves
 
 LAYOUT_DIFFERENCES_MAX = 3
 """Differences named when a state does not fit."""
@@ -108,6 +111,7 @@ class State:
         self.estimate_nbytes = sum(leaf_nbytes(leaf) for _, leaf in writer.leaves) + 4096
         self._staging = cuda.Staging()
         self._density = chunks.Density()
+        self.still = StillLeaves()
         self.open(False)
 
     def capture(self, space: Space, after: Any = None) -> CaptureReport:
@@ -130,9 +134,11 @@ class State:
         with self._staging.beside(after):
             plan, leaves = self._planned()
         written = self._staging.take(plan.devices, plan.spans, leaves, after, base.chunk_nbytes)
-        pieces = self._pieces(plan, leaves, written)
+        self.still.begin()
+        pieces = self._pieces(plan, leaves, written, base)
         self._check_constants(plan, pieces, base)
         differing, compared = chunks.changed(pieces, plan.paths, plan.total, base, self._density)
+        self._note_still(plan, leaves, differing, base.chunk_nbytes)
         runs = chunks.runs_of(differing)
         size = base.chunk_nbytes
         spans = [(first * size, min((first + number) * size, plan.total)) for first, number in runs]
@@ -163,6 +169,7 @@ class State:
     def loaded(self) -> None:
         """The next capture is compared with another image than the last one: all of it is compared."""
         self._places = set()
+        self.still.forget()
         self._staging.forget()
 
     def release_devices(self) -> None:
@@ -172,6 +179,7 @@ class State:
     def is_base(self) -> None:
         """The next capture is compared with this last one, nothing having been written since."""
         self._places = set() if self._plan is None else set(map(self._plan.place, self._plan.tracked))
+        self.still.settle()
         self._staging.settle()
         for keyed in self._keyed:
             keyed.captured()
@@ -250,7 +258,11 @@ class State:
                 )
 
     def _pieces(
-        self, plan: Plan, leaves: list[Any], written: Mapping[Any, list[tuple[int, int]] | None]
+        self,
+        plan: Plan,
+        leaves: list[Any],
+        written: Mapping[Any, list[tuple[int, int]] | None],
+        base: chunks.Table,
     ) -> list[chunks.Piece]:
         """Where the bytes of the image are now, in their order. What a device has compared is one piece."""
         head = np.frombuffer(plan.head, dtype=np.uint8)
@@ -267,11 +279,29 @@ class State:
                 continue
             address, held = self._staging.source(leaves[index], begin, end)
             dirty = self._dirty(plan, index, leaves[index]) if index in plan.tracked else None
-            pieces.append(chunks.Piece(begin, end, address, held, index, dirty))
+            piece = chunks.Piece(begin, end, address, held, index, dirty)
+            if self._may_be_still(plan, index, leaves[index]) and address == address_of(leaves[index]):
+                pieces += self.still.split(piece, plan.paths[index], base)
+            else:
+                pieces.append(piece)
             if end % ALIGN:
                 padding = end + -end % ALIGN
                 pieces.append(chunks.Piece(end, padding, int(zeros.ctypes.data), zeros))
         return pieces
+
+    def _may_be_still(self, plan: Plan, index: int, leaf: Any) -> bool:
+        """Whether a leaf is large, of this host's memory, and of nothing else that knows what changes."""
+        begin, end = plan.spans[index]
+        large = end - begin >= WATCHED_NBYTES_MIN
+        return large and index not in plan.tracked and not isinstance(leaf, bytes) and not device_of(leaf)
+
+    def _note_still(self, plan: Plan, leaves: list[Any], differing: list[int], chunk_nbytes: int) -> None:
+        """How much of each large leaf has changed."""
+        for index, (begin, end) in enumerate(plan.spans):
+            if self._may_be_still(plan, index, leaves[index]):
+                first, last = begin // chunk_nbytes, (end - 1) // chunk_nbytes
+                changed = bisect.bisect_right(differing, last) - bisect.bisect_left(differing, first)
+                self.still.note(plan.paths[index], changed, last - first + 1)
 
     def _dirty(self, plan: Plan, index: int, leaf: Any) -> list[tuple[int, int]] | None:
         """What was written, of a leaf that is tracked and lies where it lay in the base: nothing of what is
@@ -521,6 +551,11 @@ def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
     if not data:
         return torch.empty(shape, dtype=kind)
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8)).view(kind).reshape(shape)
+
+
+def address_of(leaf: Any) -> int:
+    """Where a leaf of this host's memory lies itself."""
+    return int(leaf.data_ptr() if is_tensor(leaf) else leaf.ctypes.data)
 
 
 def _with_gradient(holder: Any) -> Iterator[Any]:
