@@ -180,7 +180,7 @@ def print_table(result: Result) -> None:
             predicted, kept = told_of
             verdict = "met" if abs(predicted - kept) <= GOAL_PREDICTED else "MISSED"
             print(
-                f"    units run: {predicted:.3f} predicted to be in time for their operator, {kept:.3f} were; "
+                f"    units run: {predicted:.3f} predicted to be in time at their operator, {kept:.3f} were; "
                 f"goal within {GOAL_PREDICTED:g}: {verdict}"
             )
         for problem in (*row["failed"][:5], *row["violations"][:5]):

@@ -3,9 +3,9 @@ serve, an emulated model, one recorded trace for all.
 
 `hams bench schedule [--short] [--cases GLOB] [--slo 1.5,3] [--rho .6] [--arrivals smooth|bursty] [--trace
 FILE.csv] [--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N]
-[--law longest|length] [--orloj-b B] [--outages] [--cold] [--calibrated] [--overload LOAD] [--dag] [--micro] [--live [--kill 20s] [--seconds S]] [--out
-FILE.json] [--output json]`. The exit status is 1 where `distribution`, or `guarded` if it is among the
-policies, finishes fewer requests in time than another policy, by more than 2 standard errors + 0.003. With
+[--law longest|length] [--orloj-b B] [--outages] [--cold] [--calibrated] [--overload LOAD] [--dag] [--micro]
+[--live [--kill 20s] [--seconds S]] [--out FILE.json] [--output json]`. The exit status is 1 where
+`distribution`, or `guarded` if it is among the policies, finishes fewer requests in time than another policy, by more than 2 standard errors + 0.003. With
 `--cold` the first 300 requests are not judged; the exit status is 1, too, where `distribution` is more than
 0.02 behind itself with a profile. With `--overload` it is 1 where a goal is missed; with `--live`, where a
 request was lost or a history is broken.
@@ -335,7 +335,10 @@ def plot(result: Result, path: Path) -> None:
     others = [name for name in names if name not in (OURS, GUARDED, PROFILED)]
     if OURS in names and others:
         gains = [
-            [shown[case, factor][OURS] - max(shown[case, factor][name] for name in others) for factor in factors]
+            [
+                shown[case, factor][OURS] - max(shown[case, factor][name] for name in others)
+                for factor in factors
+            ]
             for case in cases
         ]
         columns = [f"{factor:g}x" for factor in factors]

@@ -173,7 +173,7 @@ OPEN = Door()
 
 
 @dataclass(frozen=True)
-class Outage:
+class ModelOutage:
     """The model is lost at `at`, with the batch that it runs; another one takes over after `length_s`."""
 
     at: float
@@ -181,14 +181,30 @@ class Outage:
 
 
 OUTAGE_P99S, BETWEEN_P99S = 2.0, 60.0
-"""How long an outage lasts, and from which to the next, in P99s of the stand-alone time."""
+"""The length of an outage, and the time from one to the next, in P99s of the stand-alone time."""
 
 
-def outages_of(case: Case, trace: Trace) -> list[Outage]:
+def outages_of(case: Case, trace: Trace) -> list[ModelOutage]:
     """Outages at regular distances, until the trace ends."""
     p99 = p99_s(case)
     count = int(trace.arrivals[-1] / (BETWEEN_P99S * p99))
-    return [Outage(BETWEEN_P99S * p99 * number, OUTAGE_P99S * p99) for number in range(1, count + 1)]
+    return [ModelOutage(BETWEEN_P99S * p99 * number, OUTAGE_P99S * p99) for number in range(1, count + 1)]
+
+
+def _lose(
+    policy: SchedulerPort[Request], batch: int, running: list[Request], starts: float, now: float
+) -> None:
+    """The batch that runs is lost, and its units wait again."""
+    policy.finished(batch, Measured(0.0, now - starts, ok=False), now)
+    for unit in running:
+        policy.add(unit, now)
+
+
+def _shed(policy: SchedulerPort[Request], outcome: Outcome, trace: Trace, door: Door, now: float) -> None:
+    """Tell those who are not run."""
+    for unit in policy.late(now):
+        outcome.shed_after_s.append(now - trace.arrivals[unit.number])
+        door.ended(unit, now, shed=True)
 
 
 def run(
@@ -198,9 +214,9 @@ def run(
     slo_s: float,
     classify: Callable[[int, float], int],
     door: Door = OPEN,
-    outages: Sequence[Outage] = (),
+    outages: Sequence[ModelOutage] = (),
 ) -> Outcome:
-    """Serve a trace to its end. Units of a batch that is lost wait again."""
+    """Serve a trace to its end."""
     arrivals, count = trace.arrivals, len(trace.arrivals)
     outcome = Outcome([False] * count)
     next_arrival, starts, ends, batch = 0, 0.0, math.inf, 0
@@ -215,9 +231,7 @@ def run(
         if fails <= now and ends > now:
             back, next_outage = now + outages[next_outage].length_s, next_outage + 1
             if running:
-                policy.finished(batch, Measured(0.0, now - starts, ok=False), now)
-            for unit in running:
-                policy.add(unit, now)
+                _lose(policy, batch, running, starts, now)
             ends, running = math.inf, []
         if ends <= now:
             took = now - starts
@@ -238,9 +252,7 @@ def run(
         if now < back:
             wake = back
         elif not running:
-            for unit in policy.late(now):
-                outcome.shed_after_s.append(now - arrivals[unit.number])
-                door.ended(unit, now, shed=True)
+            _shed(policy, outcome, trace, door, now)
             running = policy.take(now)
             if running:
                 batch += 1

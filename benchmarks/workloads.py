@@ -40,7 +40,7 @@ class Mode:
     fixed_ms: float = 0.0
 
     def draw(self, random: np.random.Generator, count: int) -> Floats:
-        """`count` stand-alone times in ms, less what a batch costs in itself; a twentieth is left at least."""
+        """`count` stand-alone times in ms, less what a batch costs itself; a twentieth is left at least."""
         times = self._whole(random, count)
         return np.maximum(times - self.fixed_ms, 0.05 * times) if self.fixed_ms else times
 

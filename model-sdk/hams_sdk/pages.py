@@ -1,4 +1,4 @@
-"""Which pages of this process's memory were written, as its kernel knows it.
+"""The pages of this process's memory that were written, as its kernel knows them.
 
 Linux 6.7 protects pages against writes, lifts the protection at the first write to each without asking
 anybody (userfaultfd, `UFFD_FEATURE_WP_ASYNC`), and tells which pages it was lifted of (the ioctl
@@ -41,19 +41,19 @@ class _ApiRequest(ctypes.Structure):
     _fields_ = (("api", ctypes.c_uint64), ("features", ctypes.c_uint64), ("ioctls", ctypes.c_uint64))
 
 
-class _Range(ctypes.Structure):
+class _AddressRange(ctypes.Structure):
     _fields_ = (("start", ctypes.c_uint64), ("nbytes", ctypes.c_uint64))
 
 
 class _Register(ctypes.Structure):
-    _fields_ = (("range", _Range), ("mode", ctypes.c_uint64), ("ioctls", ctypes.c_uint64))
+    _fields_ = (("range", _AddressRange), ("mode", ctypes.c_uint64), ("ioctls", ctypes.c_uint64))
 
 
 class _Region(ctypes.Structure):
     _fields_ = (("start", ctypes.c_uint64), ("end", ctypes.c_uint64), ("categories", ctypes.c_uint64))
 
 
-class _Scan(ctypes.Structure):
+class _ScanRequest(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_uint64)
         for name in (
@@ -75,8 +75,8 @@ class _Scan(ctypes.Structure):
 
 _UFFDIO_API = _request(_API, 0x3F, ctypes.sizeof(_ApiRequest))
 _UFFDIO_REGISTER = _request(_API, 0x00, ctypes.sizeof(_Register))
-_UFFDIO_UNREGISTER = 2 << 30 | ctypes.sizeof(_Range) << 16 | _API << 8 | 0x01
-_PAGEMAP_SCAN = _request(ord("f"), 16, ctypes.sizeof(_Scan))
+_UFFDIO_UNREGISTER = 2 << 30 | ctypes.sizeof(_AddressRange) << 16 | _API << 8 | 0x01
+_PAGEMAP_SCAN = _request(ord("f"), 16, ctypes.sizeof(_ScanRequest))
 
 
 class NotTold(Exception):
@@ -124,7 +124,9 @@ class WrittenPages:
         if not _is_private(begin, end):
             return False
         try:
-            self._ioctl(self._fds[0], _UFFDIO_REGISTER, _Register(_Range(begin, end - begin), _MODE_WP, 0))
+            self._ioctl(
+                self._fds[0], _UFFDIO_REGISTER, _Register(_AddressRange(begin, end - begin), _MODE_WP, 0)
+            )
         except OSError:
             return False
         return self.written(begin, end) is not None
@@ -132,27 +134,37 @@ class WrittenPages:
     def unwatch(self, begin: int, end: int) -> None:
         """Watch these pages no more, if they are watched."""
         try:
-            self._ioctl(self._fds[0], _UFFDIO_UNREGISTER, _Range(begin, end - begin))
+            self._ioctl(self._fds[0], _UFFDIO_UNREGISTER, _AddressRange(begin, end - begin))
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOMEM):  # that memory is not mapped any more
                 raise
 
     def written(self, begin: int, end: int) -> list[tuple[int, int]] | None:
-        """The spans of [begin, end) that were written since the last call for them or `watch`, ascending. None
-        if that is not known: they are not all watched, or these are too many spans."""
+        """The spans of [begin, end) that were written since `watch` or the last such call, ascending; None if that is not known: they are not all watched, or these are too many spans."""
         spans: list[tuple[int, int]] = []
         at = begin
         while at < end:
             regions = ctypes.addressof(self._regions)
             flags = _WP_MATCHING | _CHECK_WPASYNC
-            scan = _Scan(
-                ctypes.sizeof(_Scan), flags, at, end, 0, regions, SPANS_MAX, 0, 0, _WRITTEN, 0, _WRITTEN
+            scan = _ScanRequest(
+                ctypes.sizeof(_ScanRequest),
+                flags,
+                at,
+                end,
+                0,
+                regions,
+                SPANS_MAX,
+                0,
+                0,
+                _WRITTEN,
+                0,
+                _WRITTEN,
             )
             try:
-                found = self._ioctl(self._fds[1], _PAGEMAP_SCAN, scan)
+                count = self._ioctl(self._fds[1], _PAGEMAP_SCAN, scan)
             except OSError:
                 return None
-            spans += [(int(self._regions[n].start), int(self._regions[n].end)) for n in range(found)]
+            spans += [(int(self._regions[n].start), int(self._regions[n].end)) for n in range(count)]
             if len(spans) > SPANS_MAX or scan.walk_end <= at:
                 return None
             at = scan.walk_end
@@ -168,7 +180,7 @@ class WrittenPages:
 
 
 def _is_private(begin: int, end: int) -> bool:
-    """Whether all of [begin, end) is mapped, of no file, and shared with no other process."""
+    """True if all of [begin, end) is mapped, of no file, and shared with no other process."""
     at = begin
     for line in Path("/proc/self/maps").read_text().splitlines():
         where, permissions, _, _, inode, *_ = line.split(maxsplit=5)

@@ -290,13 +290,13 @@ class State:
         return pieces
 
     def _may_be_still(self, plan: Plan, index: int, leaf: Any) -> bool:
-        """Whether a leaf is large, of this host's memory, and of nothing else that knows what changes."""
+        """True of a large leaf in this host's memory that nothing else knows the changes of."""
         begin, end = plan.spans[index]
         large = end - begin >= WATCHED_NBYTES_MIN
         return large and index not in plan.tracked and not isinstance(leaf, bytes) and not device_of(leaf)
 
     def _note_still(self, plan: Plan, leaves: list[Any], differing: list[int], chunk_nbytes: int) -> None:
-        """How much of each large leaf has changed."""
+        """Count what has changed of each large leaf."""
         for index, (begin, end) in enumerate(plan.spans):
             if self._may_be_still(plan, index, leaves[index]):
                 first, last = begin // chunk_nbytes, (end - 1) // chunk_nbytes
@@ -554,7 +554,7 @@ def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def address_of(leaf: Any) -> int:
-    """Where a leaf of this host's memory lies itself."""
+    """The address of a leaf of this host's memory itself."""
     return int(leaf.data_ptr() if is_tensor(leaf) else leaf.ctypes.data)
 
 

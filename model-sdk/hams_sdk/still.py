@@ -1,4 +1,4 @@
-"""Leaves of a state of which little changes: what was written of them is asked of the kernel, not found by
+"""Leaves of a state of which little changes: the kernel is asked for their written pages, in the place of
 comparing all of their bytes (docs/adr/0049).
 
 A large leaf in this host's memory is watched once `QUIET_CAPTURES` captures running have found at most one of
@@ -43,21 +43,21 @@ Place = tuple[int, int, int]
 
 
 class StillLeaves:
-    """What is known of the leaves of one state, from capture to capture. Used by the capture thread alone."""
+    """Knowledge of the leaves of one state, from capture to capture. Used by the capture thread alone."""
 
     def __init__(self) -> None:
         self._pages: WrittenPages | None = None
         self.why_not = f"{SWITCH}=0" if os.environ.get(SWITCH) == "0" else ""
-        """Why nothing is watched, "" if leaves may be."""
+        """The reason that nothing is watched, "" if leaves may be."""
         self._quiet: dict[str, int] = {}
         self._watched: dict[str, tuple[int, int]] = {}
         """The addresses of the pages of each leaf that is watched."""
         self._base: dict[str, Place] = {}
-        """Where leaves lay when the image was captured that the next capture is compared with."""
+        """The places of leaves in the image that the next capture is compared with."""
         self._against: dict[str, Place] = {}
         self._seen: dict[str, Place] = {}
         self._spans: list[tuple[int, int]] = []
-        """What was written of all that is watched, since the last capture."""
+        """The written pages of all that is watched, since the last capture."""
         self._captures = 0
 
     @property
@@ -82,7 +82,7 @@ class StillLeaves:
                 self._spans += spans
 
     def settle(self) -> None:
-        """What was captured is what the next capture is compared with."""
+        """The next capture is compared with this one."""
         self._base, self._seen = self._seen, {}
 
     def forget(self) -> None:
@@ -104,7 +104,8 @@ class StillLeaves:
         if self._against.get(path) != place:
             return [piece]
         written = self._written_of(piece)
-        if sum([end - begin for begin, end in written]) > (piece.end - piece.begin) // QUIET_SHARE + PAGE_NBYTES:
+        nbytes = sum([end - begin for begin, end in written])
+        if nbytes > (piece.end - piece.begin) // QUIET_SHARE + PAGE_NBYTES:
             self._unwatch(path, -BUSY_CAPTURES)
             return [piece]
         parts = _parts(piece, pages, written)
@@ -118,7 +119,7 @@ class StillLeaves:
         return parts
 
     def note(self, path: str, changed: int, of: int) -> None:
-        """How many of its chunks a capture has found changed."""
+        """A capture has found so many of its chunks changed."""
         quiet = self._quiet.get(path, 0)
         if changed * QUIET_SHARE <= of + QUIET_SHARE or quiet < 0:
             self._quiet[path] = min(quiet + 1, QUIET_CAPTURES)
@@ -185,7 +186,7 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _parts(piece: Piece, pages: tuple[int, int], written: list[tuple[int, int]]) -> list[Piece]:
+def _parts(piece: Piece, pages: tuple[int, int], spans: list[tuple[int, int]]) -> list[Piece]:
     """A leaf cut at the pages that were written. What lies outside of whole pages may always have been."""
     last = piece.address + piece.end - piece.begin
     parts: list[Piece] = []
@@ -193,13 +194,13 @@ def _parts(piece: Piece, pages: tuple[int, int], written: list[tuple[int, int]])
     def add(begin: int, end: int, *, may_differ: bool) -> None:
         if begin < end:
             at = piece.begin + begin - piece.address
-            told = None if may_differ else ()
-            part = replace(piece, begin=at, end=at + end - begin, address=begin, leaf=-1, written=told)
+            written = None if may_differ else ()
+            part = replace(piece, begin=at, end=at + end - begin, address=begin, leaf=-1, written=written)
             parts.append(part)
 
     add(piece.address, pages[0], may_differ=True)
     at = pages[0]
-    for begin, end in written:
+    for begin, end in spans:
         add(at, begin, may_differ=False)
         add(begin, end, may_differ=True)
         at = end

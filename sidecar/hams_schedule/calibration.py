@@ -11,14 +11,13 @@ from typing import Final
 from hams_schedule.profile import Profiles
 from hams_schedule.scheduler import BatchTiming, Unit
 
-
 BANDS: Final = 10
 """Bands of chances that are counted apart, each a tenth wide."""
 
 
 class Forecast:
-    """What is expected of one running batch: its time in seconds, and for each unit the chance that it will
-    be in time; NaN of one without a deadline."""
+    """The expected time of one running batch, in seconds, and for each unit the chance that it will be in
+    time; NaN of one without a deadline."""
 
     __slots__ = ("chances", "seconds")
 

@@ -47,7 +47,7 @@ class Law:
 
 class TimeTables:
     """All of it for one revision of a profile, for batches of up to `max_rows`: what the operator allows, or
-    `table_rows_max` if that is less. No larger batch is `known`. Not `whole`: as far as `build` was called."""
+    `table_rows_max` if that is less. No larger batch is `known`. Not `whole`: as far as `build` went."""
 
     def __init__(self, profiles: Profiles, max_rows: int, whole: bool = True) -> None:
         grid = profiles.grid

@@ -49,8 +49,8 @@ class SizeReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BandReport(msgspec.Struct, frozen=True, rename="camel"):
-    """Units whose predicted chance to be in time lay in one band: how many, the mean of their chances, and the
-    share that was in time."""
+    """Units whose predicted chance to be in time lay in one band: how many, the mean of these chances,
+    and the share that was in time."""
 
     units: int
     predicted: float

@@ -239,7 +239,12 @@ def test_what_is_lost_with_its_batch_runs_again_after_an_outage(policy: str) -> 
 def test_what_an_outage_meets_is_lost_for_as_long_as_it_lasts() -> None:
     trace = Trace([0.0, 1.2], [0, 0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
     run = lambda slo: virtual_time.run(  # noqa: E731
-        FifoPolicy(1), trace, Worker(0.0, 1.0), slo, lambda *_: 0, outages=[virtual_time.Outage(0.5, 2.0)]
+        FifoPolicy(1),
+        trace,
+        Worker(0.0, 1.0),
+        slo,
+        lambda *_: 0,
+        outages=[virtual_time.ModelOutage(0.5, 2.0)],
     )
     assert run(3.4).on_time == [False, True]  # ends at 3.5, and at 4.5
     assert run(3.5).on_time == [True, True]

@@ -130,7 +130,7 @@ def test_a_row_that_was_written_is_shown_and_drawn(
     print_table(result)
     told = capsys.readouterr().out
     assert "after kill: 20 requests, live 1.000, virtual without a kill 1.000" in told
-    assert "units run: 0.870 predicted to be in time for their operator, 0.835 were" in told
+    assert "units run: 0.870 predicted to be in time at their operator, 0.835 were" in told
     assert "goal within 0.03: MISSED" in told
     assert "request 7: 500" in told
     assert "slowest answer to a request that was open at a kill or came after it: 123 ms" in told

@@ -240,9 +240,7 @@ class Distribution(LatenessPolicy[U]):
         if ahead is None or ahead.revision != profiles.revision:
             if not profiles.cdfs():
                 profiles.settle()
-            self._next_tables = (
-                TimeTables(profiles, self.max_rows, whole=False) if profiles.cdfs() else None
-            )
+            self._next_tables = TimeTables(profiles, self.max_rows, whole=False) if profiles.cdfs() else None
             return self._next_tables is not None
         if ahead.build():
             return True
