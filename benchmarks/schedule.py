@@ -5,7 +5,8 @@ serve, an emulated model, one recorded trace for all.
 FILE.csv] [--policies ...] [--information none|app|feature|both] [--requests N] [--seeds N] [--seed N]
 [--law longest|length] [--orloj-b B] [--outages] [--cold] [--calibrated] [--overload LOAD] [--dag] [--micro]
 [--live [--kill 20s] [--seconds S]] [--out FILE.json] [--output json]`. The exit status is 1 where
-`distribution`, or `guarded` if it is among the policies, finishes fewer requests in time than another policy, by more than 2 standard errors + 0.003. With
+`distribution`, or `guarded` if it is among the policies, finishes fewer requests in time than another policy,
+by more than 2 standard errors + 0.003. With
 `--cold` the first 300 requests are not judged; the exit status is 1, too, where `distribution` is more than
 0.02 behind itself with a profile. With `--overload` it is 1 where a goal is missed; with `--live`, where a
 request was lost or a history is broken.

@@ -194,8 +194,9 @@ def outages_of(case: Case, trace: Trace) -> list[ModelOutage]:
 def _lose(
     policy: SchedulerPort[Request], batch: int, running: list[Request], starts: float, now: float
 ) -> None:
-    """The batch that runs is lost, and its units wait again."""
-    policy.finished(batch, Measured(0.0, now - starts, ok=False), now)
+    """The batch that runs is lost, if there is one, and its units wait again."""
+    if running:
+        policy.finished(batch, Measured(0.0, now - starts, ok=False), now)
     for unit in running:
         policy.add(unit, now)
 
@@ -230,8 +231,7 @@ def run(
             return outcome
         if fails <= now and ends > now:
             back, next_outage = now + outages[next_outage].length_s, next_outage + 1
-            if running:
-                _lose(policy, batch, running, starts, now)
+            _lose(policy, batch, running, starts, now)
             ends, running = math.inf, []
         if ends <= now:
             took = now - starts

@@ -140,7 +140,8 @@ class WrittenPages:
                 raise
 
     def written(self, begin: int, end: int) -> list[tuple[int, int]] | None:
-        """The spans of [begin, end) that were written since `watch` or the last such call, ascending; None if that is not known: they are not all watched, or these are too many spans."""
+        """The spans of [begin, end) that were written since `watch` or the last such call, ascending; None if
+        that is not known: they are not all watched, or these are too many spans."""
         spans: list[tuple[int, int]] = []
         at = begin
         while at < end:
