@@ -1,9 +1,10 @@
 """Where the time of one batch goes, from the traces of all processes on one clock; one batch under way.
 
-Five parts add up to the latency: *admission*, from the request's arrival until the first operator starts it;
-*models*, while any operator computes or updates; *capture wait*, while one that wants to update waits for the
-copy of the version before; *hops*, between operators; *tail*, from the end of the last operator until the
-reply, in which replication is waited for.
+Nine parts add up to the latency. Before the first operator starts: *forwarded*, until the shard's owner logs the
+request; *logged*, until its follower holds that entry; *injected*, the rest. Then *models*, while any operator
+computes or updates; *capture wait*, while one that wants to update waits for the copy of the version before;
+*hops*, between operators. After the end of the last operator: *durable*, until the owner logs the reply, as all
+that it depends on is durable; *reply logged*, until the follower holds it; *released*, until it is answered.
 """
 
 import itertools
@@ -18,16 +19,31 @@ from benchmarks.paper.services import BARE, Service, Settings
 from benchmarks.paper.traces import Note, notes
 from benchmarks.report import ms
 
-PARTS = ("admission", "models", "capture wait", "hops", "tail")
+PARTS = (
+    "forwarded",
+    "logged",
+    "injected",
+    "models",
+    "capture wait",
+    "hops",
+    "durable",
+    "reply logged",
+    "released",
+)
 
 
 @dataclass
 class Batch:
     """What happened between a request's arrival and its reply, ns: intervals of operators at work, and of
-    waits for a capture."""
+    waits for a capture; when the owner sent the request's entry and the reply's to its follower, and when it
+    had each. 0: it did not, as where no log is replicated."""
 
     arrived: int
     answered: int
+    appended: int = 0
+    logged: int = 0
+    reply_appended: int = 0
+    reply_logged: int = 0
     work: list[tuple[int, int]] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
 
@@ -37,8 +53,22 @@ class Batch:
             return {}
         begin, end = min(start for start, _ in self.work), max(stop for _, stop in self.work)
         busy, waited = covered(self.work), covered(self.waits)
-        spans = (begin - self.arrived, busy - waited, waited, end - begin - busy, self.answered - end)
+        before = _steps(self.arrived, (self.appended or self.logged, self.logged), begin)
+        reply_appended = self.reply_appended or self.reply_logged
+        after = _steps(end, (reply_appended, self.reply_logged), self.answered)
+        spans = (*before, busy - waited, waited, end - begin - busy, *after)
         return {name: span / 1e6 for name, span in zip(PARTS, spans, strict=True)}
+
+
+def _steps(begin: int, marks: Sequence[int], end: int) -> list[int]:
+    """The lengths from `begin` over each mark to `end`; a mark that is not there, or not between, takes no
+    time of its own."""
+    at, lengths = begin, list[int]()
+    for mark in (*marks, end):
+        reached = min(max(mark, at), end) if mark else at
+        lengths.append(reached - at)
+        at = reached
+    return lengths
 
 
 def covered(intervals: Sequence[tuple[int, int]]) -> int:
@@ -62,6 +92,15 @@ def batches_of(lines: Sequence[Note]) -> list[Batch]:
             current, began, wanted = Batch(note.at, 0), {}, {}
         elif current is None:
             continue
+        elif note.what.startswith("-> ") and note.what.split()[2:3] == ["LogAppend"]:
+            if not current.logged:
+                current.appended = note.at
+            elif current.work:
+                current.reply_appended = note.at
+        elif note.kind == "NoteLog":
+            current.logged = current.logged or note.at
+        elif note.kind == "NoteReply":
+            current.reply_logged = note.at
         elif note.kind == "StartBatch":
             began[note.who] = note.at
         elif note.what == "UpdateWanted":

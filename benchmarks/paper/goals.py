@@ -247,7 +247,8 @@ def _costs(rows: Rows, service: str, state: str, models: str) -> str:
     parts = {row["mode"]: row["parts_ms"] for row in mine if row.get("kind") != "infer"}
     if not {BARE, "NonStop"} <= set(parts):
         return ""
-    grown = {name: parts["NonStop"][name] - parts[BARE][name] for name in PARTS}
+    nonstop, bare = parts["NonStop"], parts[BARE]
+    grown = {name: nonstop[name] - bare[name] for name in PARTS if name in nonstop and name in bare}
     largest = sorted(grown, key=lambda name: -grown[name])[:2]
     return ", ".join(f"{name} + {grown[name]:.1f} ms" for name in largest if grown[name] > 0)
 

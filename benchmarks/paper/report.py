@@ -315,7 +315,7 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
         _draw_lines(part, rows, path)
     elif part == "breakdown":
         labels = [f"{row['service']} {row['mode']}{_kind(row)}{_besides(row)}" for row in rows]
-        layers = {name: [row["parts_ms"][name] for row in rows] for name in PARTS}
+        layers = {name: [row["parts_ms"].get(name, 0.0) for row in rows] for name in PARTS}
         stacked(labels, layers, "ms of one batch", path)
     elif part in ("recovery", "correlated"):
         _draw_grouped(rows, lambda row: row["recovered_ms"], "recovered, ms after the kill", path)

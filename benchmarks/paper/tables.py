@@ -244,7 +244,7 @@ def _breakdown(rows: Sequence[Row]) -> Table:
             setting(row),
             str(row["batches"]),
             _number(row["latency_ms"]),
-            *(_number(row["parts_ms"][name]) for name in PARTS_OF_A_BATCH),
+            *(_number(row["parts_ms"].get(name)) for name in PARTS_OF_A_BATCH),
             "; ".join(_state(op, steps) for op, steps in row["states_ms"].items() if steps) or ABSENT,
             _moved(row.get("mb_per_batch")),
             _number(row.get("core_ms_per_batch")),

@@ -96,7 +96,7 @@ def split(mode: str, tail: float) -> dict[str, Any]:
         **Settings().said(),
         "batches": 5,
         "latency_ms": 100.0 + tail,
-        "parts_ms": dict.fromkeys(PARTS, 10.0) | {"tail": tail},
+        "parts_ms": dict.fromkeys(PARTS, 10.0) | {"durable": tail},
         "states_ms": {"o2": {"capture": 1.0, "record": 2.0}, "o4": {}},
         "cpu_ms_per_batch": {"models": 3.0},
         "core_ms_per_batch": 1.875,
@@ -382,7 +382,7 @@ def test_a_missed_goal_names_what_costs_it() -> None:
     learner = [split("NonStop", 90.0) | {"kind": "infer"}, split("NonStop", 70.0) | {"pace": "none"}]
     rows = {"overhead": [paired(over=9.0)], "breakdown": [*ROWS["breakdown"], *learner]}
     missed = next(goal for goal in goals(rows) if goal.what.startswith("SP: latency"))
-    assert missed.costs == "tail + 6.5 ms"
+    assert missed.costs == "durable + 6.5 ms"
 
 
 def test_the_order_of_modes_needs_all_four_and_intervals_apart() -> None:
@@ -556,6 +556,9 @@ def test_the_papers_bare_metal_is_its_own_or_what_the_emulated_times_add_up_to()
 # -- traces
 
 
+NOTHING = dict.fromkeys(PARTS, 0.0)
+
+
 def trace(*lines: tuple[int, str, str]) -> list[Note]:
     return [Note(1_000_000 * at, who, what) for at, who, what in lines]
 
@@ -597,12 +600,12 @@ def test_the_parts_of_a_batch_add_up_to_its_latency() -> None:
         (47, "frontend-1", "Answer 1 Reply"),
     )
     (batch,) = batches_of(lines)
-    assert batch.parts() == {
-        "admission": 2.0,
+    assert batch.parts() == NOTHING | {
+        "injected": 2.0,
         "models": 32.0,
         "capture wait": 3.0,
         "hops": 3.0,
-        "tail": 7.0,
+        "released": 7.0,
     }
     assert sum(batch.parts().values()) == 47.0
 
@@ -625,9 +628,35 @@ def test_batches_that_train_and_batches_that_infer_are_broken_down_apart() -> No
     train, infer = by_kind(samples, batches_of(lines))
     assert (train["kind"], train["batches"], train["latency_ms"]) == ("train", 1, 10.5)
     assert (train["parts_ms"], infer["parts_ms"]) == (
-        {"admission": 1.0, "models": 8.0, "capture wait": 0.0, "hops": 0.0, "tail": 1.0},
-        {"admission": 1.0, "models": 2.0, "capture wait": 0.0, "hops": 0.0, "tail": 2.0},
+        NOTHING | {"injected": 1.0, "models": 8.0, "released": 1.0},
+        NOTHING | {"injected": 1.0, "models": 2.0, "released": 2.0},
     )
+
+
+@pytest.mark.parametrize(
+    ("left_out", "parts"),
+    [
+        ("", {"forwarded": 2, "logged": 3, "injected": 1, "durable": 4, "reply logged": 2, "released": 1}),
+        ("LogAppend", {"forwarded": 5, "injected": 1, "durable": 6, "released": 1}),
+    ],
+)
+def test_the_way_of_a_log_and_of_a_reply_is_told_apart(left_out: str, parts: dict[str, float]) -> None:
+    """Where no log is replicated nothing is sent to a follower."""
+    lines = trace(
+        (0, "frontend-1", "ClientRequest"),
+        (2, "frontend-2", "-> frontend-1 LogAppend"),
+        (3, "frontend-1", "<- frontend-2 LogAppend"),
+        (5, "frontend-2", "NoteLog"),
+        (6, "o3-1", "StartBatch 0/1"),
+        (16, "o3-1", "BatchDone"),
+        (17, "frontend-2", "-> frontend-1 LogAppend"),
+        (20, "frontend-2", "-> frontend-1 LogAppend"),
+        (22, "frontend-2", "NoteReply"),
+        (23, "frontend-1", "Answer 1 Reply"),
+    )
+    (batch,) = batches_of([note for note in lines if not left_out or left_out not in note.what])
+    assert batch.parts() == NOTHING | {"models": 10.0} | parts
+    assert sum(batch.parts().values()) == 23.0
 
 
 def test_what_intervals_cover_is_counted_once() -> None:
