@@ -1,10 +1,11 @@
 """Where the time of one batch goes, from the traces of all processes on one clock; one batch under way.
 
-Nine parts add up to the latency. Before the first operator starts: *forwarded*, until the shard's owner logs the
-request; *logged*, until its follower holds that entry; *injected*, the rest. Then *models*, while any operator
-computes or updates; *capture wait*, while one that wants to update waits for the copy of the version before;
-*hops*, between operators. After the end of the last operator: *durable*, until the owner logs the reply, as all
-that it depends on is durable; *reply logged*, until the follower holds it; *released*, until it is answered.
+Nine parts add up to the latency. Before the first operator starts: *forwarded*, until the shard's owner logs
+the request; *logged*, until its follower holds that entry; *injected*, the rest. Then *models*, while any
+operator computes or updates; *capture wait*, while one that wants to update waits for the copy of the version
+before; *hops*, between operators. After the end of the last operator: *durable*, until the owner logs the
+reply, as all that it depends on is durable; *reply logged*, until the follower holds it; *released*, until it
+is answered.
 """
 
 import itertools
