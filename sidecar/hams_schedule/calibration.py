@@ -64,7 +64,7 @@ class Calibration:
         self.measured_s += measured_s
         self.error_s += abs(measured_s - forecast.seconds)
         for unit, chance in zip(units, forecast.chances, strict=True):
-            if unit.due < math.inf:
+            if not math.isnan(chance):
                 in_time = unit.due >= now
                 band = self.bands[min(int(chance * BANDS), BANDS - 1)]
                 band.units += 1

@@ -7,24 +7,54 @@ unit; a unit with attempts goes alone and before all others; `take` is non-empty
 raises, is replaced by `Fifo` with all units that wait, in order of arrival; those of a broken answer are
 first.
 
-A unit may be added while it waits: it was reset, and is ready again, perhaps with inputs of other shapes and
-so another `batch_key`. It waits once all the same; that its policy has two entries of it, one of them among
-units that cannot share a batch with it any more, is no fault of the policy's.
+A unit may be added while it waits: it was reset, and is ready again, perhaps with other inputs, and so with
+another due, class or `batch_key`. So a policy is given entries, not units. An entry says what its unit was
+when it was added, and is READY no more once the unit is added again, withdrawn, or READY no more itself.
+Policies drop such entries.
 """
 
 import math
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 from hams_schedule.limits import unready_units_max
 from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.scheduler import READY, BatchTiming, SchedulerPort, U
 
 T = TypeVar("T")
+NOT_READY: Final = 0
+"""The stage of an entry that counts no more."""
 
 
 class LawBroken(Exception):
     """A policy answered what no policy may answer: our bug, not the model's. The text names the law."""
+
+
+class Entry(Generic[U]):
+    """One time that a unit was added: what a policy sees of it. `first`: before all others. `waits`: it was
+    not handed out. `unit` is None once this entry counts no more."""
+
+    __slots__ = ("attempts", "batch_key", "cls", "due", "first", "rows", "unit", "waits")
+
+    def __init__(self, unit: U, first: bool) -> None:
+        self.unit: U | None = unit
+        self.first = first
+        self.waits = True
+        self.due = unit.due
+        self.rows = unit.rows
+        self.batch_key: Hashable = unit.batch_key
+        self.attempts = unit.attempts
+        self.cls = unit.cls
+
+    @property
+    def stage(self) -> int:
+        """That of its unit."""
+        return NOT_READY if self.unit is None else self.unit.stage
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether its unit goes alone, if only by now."""
+        return self.unit is not None and self.unit.attempts > 0
 
 
 class Lawful(Generic[U]):
@@ -34,57 +64,48 @@ class Lawful(Generic[U]):
     exception of a policy reaches the caller; without, `LawBroken` is raised (tests).
     """
 
-    def __init__(self, policy: SchedulerPort[U], max_rows: int, replace: bool = True) -> None:
-        self.policy: SchedulerPort[U] = policy
+    def __init__(self, policy: SchedulerPort[Entry[U]], max_rows: int, replace: bool = True) -> None:
+        self.policy: SchedulerPort[Entry[U]] = policy
         self.failed = ""
         self._max_rows = max_rows
         self._replace = replace
-        # Units that were added and not returned: those put before all others, the newest last, and then those
-        # in order of arrival.
-        self._first: dict[U, None] = {}
-        self._waiting: dict[U, None] = {}
-        self._gone: list[U] = []
-        """Handed out, and still in the two: `_settle` takes them out, mostly beside the batch."""
-        self._suspects: dict[U, None] = {}
-        # Units of which the policy may have more entries than one, and how many more.
-        self._surplus: dict[U, int] = {}
+        self._entries: dict[U, Entry[U]] = {}
+        """Of each unit that was added and not handed out, in order of arrival."""
+        self._gone: list[Entry[U]] = []
+        """Handed out, and still in `_entries`: `_settle` takes them out, mostly beside the batch."""
+        self._batch: list[Entry[U]] = []
+        """The answer of the last `take`."""
+        self._suspects: dict[Entry[U], None] = {}
         self._runs = False
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._waiting) - len(self._gone)
+        return len(self._entries) - len(self._gone)
 
     def add(self, unit: U, now: float) -> None:
         """Queue a ready unit."""
-        self._arrives(unit)
-        self._waiting[unit] = None
-        if unit.attempts > 0:
-            self._suspects[unit] = None
-        self._asked(lambda policy: policy.add(unit, now), None, now)
+        entry = self._entered(unit, False)
+        self._asked(lambda policy: policy.add(entry, now), None, now)
 
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others."""
-        self._arrives(unit)
-        self._first[unit] = None
-        if unit.attempts > 0:
-            self._suspects[unit] = None
-        self._asked(lambda policy: policy.add_first(unit, now), None, now)
+        entry = self._entered(unit, True)
+        self._asked(lambda policy: policy.add_first(entry, now), None, now)
 
     def suspected(self, unit: U, now: float) -> None:
-        """A unit has become a suspect. To the policy it comes once more, before all others; what it still
-        has of it is dropped like any other surplus."""
-        if self._waits(unit):
+        """A unit has become a suspect: if it waits, it comes once more, before all others."""
+        self._settle()
+        if unit in self._entries:
             self.add_first(unit, now)
 
     def withdraw(self, unit: U) -> None:
-        """A unit waits no more, even if it is READY again: what the policy has of it is surplus."""
-        if self._waits(unit):
-            self._arrives(unit)
-            self._suspects.pop(unit, None)
+        """A unit waits no more, even if it is READY again."""
+        self._settle()
+        self._forget(unit)
 
     def take(self, now: float) -> list[U]:
         """The next batch."""
-        policy = self.policy
-        batch = self._taken(now)
+        policy, nothing = self.policy, list[Entry[U]]()
+        batch = self._asked(lambda policy: list(policy.take(now)), nothing, now)
         if self.policy is policy:
             broken = self._hand_out(batch, self._max_rows)
             if not broken and not batch and self._drop_unready() and now >= self.deadline():
@@ -94,17 +115,18 @@ class Lawful(Generic[U]):
         if self.policy is not policy:
             batch = self.policy.take(now)
             self._hand_out(batch, 0)
-        return batch
+        self._batch = batch
+        return _units(batch)
 
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
-        nothing: list[U] = []
-        units = self._without_surplus(self._asked(lambda policy: policy.late(now), nothing, now), 0)
-        broken = self._hand_out(units, 0)
+        nothing: list[Entry[U]] = []
+        entries = self._asked(lambda policy: list(policy.late(now)), nothing, now)
+        broken = self._hand_out(entries, 0)
         if broken:
             self._fail(broken, now)
             return []
-        return units
+        return _units(entries)
 
     def deadline(self) -> float:
         """The next instant at which `take` or `late` could answer otherwise."""
@@ -120,7 +142,11 @@ class Lawful(Generic[U]):
     def started(self, batch: int, units: list[U], now: float) -> None:
         """The model runs `units`."""
         self._runs = True
-        self._asked(lambda policy: policy.started(batch, units, now), None, now)
+        entries, self._batch = self._batch, []
+        if _units(entries) != units:
+            of = {entry.unit: entry for entry in entries}
+            entries = [of.get(unit) or Entry(unit, False) for unit in units]
+        self._asked(lambda policy: policy.started(batch, entries, now), None, now)
 
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
         """The run has ended."""
@@ -135,15 +161,14 @@ class Lawful(Generic[U]):
 
     def clear(self) -> None:
         """Forget all units."""
-        self._gone = []
-        self._first.clear()
-        self._waiting.clear()
+        for entry in self._entries.values():
+            entry.unit = None
+        self._entries.clear()
         self._suspects.clear()
-        self._surplus.clear()
-        self._runs = False
+        self._gone, self._batch, self._runs = [], [], False
         self._asked(lambda policy: policy.clear(), None, 0.0)
 
-    def _asked(self, call: Callable[[SchedulerPort[U]], T], otherwise: T, now: float) -> T:
+    def _asked(self, call: Callable[[SchedulerPort[Entry[U]]], T], otherwise: T, now: float) -> T:
         """What the policy answers; if it raises, it is replaced, and its successor is asked nothing yet."""
         try:
             return call(self.policy)
@@ -151,56 +176,81 @@ class Lawful(Generic[U]):
             self._fail(f"it raised {type(error).__name__}: {error}", now)
             return otherwise
 
-    def _hand_out(self, units: list[U], max_rows: int) -> str:
+    def _entered(self, unit: U, first: bool) -> Entry[U]:
+        """The entry of a unit that waits from now on, in the place of an earlier one."""
+        self._settle()
+        if unit in self._entries:
+            self._forget(unit)
+        elif len(self) > unready_units_max and len(self) > 2 * self._asked(len, 0, 0.0) + unready_units_max:
+            self._drop_unready()  # as the policy has done, or takes would
+        return self._entry_of(unit, first)
+
+    def _entry_of(self, unit: U, first: bool) -> Entry[U]:
+        """A new entry, behind all others."""
+        entry = self._entries[unit] = Entry(unit, first)
+        if entry.attempts > 0:
+            self._suspects[entry] = None
+        return entry
+
+    def _forget(self, unit: U) -> None:
+        """Its entry, if there is one, counts no more."""
+        entry = self._entries.pop(unit, None)
+        if entry is not None:
+            self._suspects.pop(entry, None)
+            entry.unit = None
+
+    def _hand_out(self, entries: list[Entry[U]], max_rows: int) -> str:
         """These wait no more, as a batch of `max_rows`, or each by itself if that is 0; the law that they
         break, "" if none. If they break one, they wait still, before all others."""
         self._settle()
-        first, waiting = self._first, self._waiting
-        broken = self._broken_suspects(units) if max_rows else ""
-        seen: set[U] = set()
-        rows = 0
-        key = units[0].batch_key if units else None
-        for unit in units:
-            if unit not in waiting and unit not in first:
-                broken = "a unit is handed out that does not wait"
+        handed: list[Entry[U]] = []
+        broken, rows = "", 0
+        for entry in entries:
+            known: object = entry
+            if not isinstance(known, Entry) or not entry.waits:
+                twice = any(other is entry for other in handed)
+                broken = (
+                    "a unit is twice in one answer" if twice else "a unit is handed out that does not wait"
+                )
                 break
-            seen.add(unit)
-            if unit.stage != READY:
+            entry.waits = False
+            handed.append(entry)
+            if entry.stage != READY:
                 broken = "a unit is handed out that is not READY"
                 break
-            if max_rows:
-                rows += unit.rows
-                if unit.batch_key != key:
-                    broken = "a batch has two batch keys"
-        if not broken and len(seen) < len(units):
-            broken = "a unit is twice in one answer"
-        if rows > max_rows and len(units) > 1:
+            rows += entry.rows
+            if max_rows and entry.batch_key != handed[0].batch_key:
+                broken = "a batch has two batch keys"
+        if max_rows and rows > max_rows and len(handed) > 1:
             broken = broken or f"a batch has {rows} rows, {max_rows} are allowed"
-        if broken:
-            for unit in reversed([unit for unit in dict.fromkeys(units) if unit in seen]):
-                waiting.pop(unit, None)
-                first.pop(unit, None)
-                first[unit] = None
-            return broken
-        self._gone = list(units)
-        for unit in units if self._suspects else ():
-            self._suspects.pop(unit, None)
-        return ""
+        if max_rows and not broken:
+            broken = self._broken_suspects(handed)
+        if not broken:
+            self._gone = handed
+            for entry in handed if self._suspects else ():
+                self._suspects.pop(entry, None)
+            return ""
+        for entry in reversed(handed):
+            entry.waits = entry.first = True
+            if entry.unit is not None:
+                self._entries.pop(entry.unit, None)
+                self._entries[entry.unit] = entry
+        return broken
 
     def _settle(self) -> None:
         """Forget what was handed out."""
         if self._gone:
-            for unit in self._gone:
-                self._waiting.pop(unit, None)
-                self._first.pop(unit, None)
+            for entry in self._gone:
+                if entry.unit is not None:
+                    self._entries.pop(entry.unit, None)
             self._gone = []
 
-    def _broken_suspects(self, batch: list[U]) -> str:
+    def _broken_suspects(self, batch: list[Entry[U]]) -> str:
         """The law of suspects that a batch breaks; "" if none."""
-        if len(batch) > 1 and any(unit.attempts > 0 for unit in batch):
+        if len(batch) > 1 and any(entry.is_suspect for entry in batch):
             return "a suspect is not alone"
         if batch and self._suspects and batch[0].attempts == 0:
-            waits = any(unit.stage == READY for unit in self._suspects)
+            waits = any(entry.stage == READY for entry in self._suspects)
             return "a suspect waits, and others run before it" if waits else ""
         return ""
 
@@ -210,66 +260,23 @@ class Lawful(Generic[U]):
             raise LawBroken(law)
         self.failed = self.failed or law
         self._settle()
-        self._surplus.clear()
-        successor: FifoPolicy[U] = FifoPolicy(self._max_rows)
-        for unit in (*reversed(self._first), *self._waiting):
-            if unit.stage == READY:
-                successor.add(unit, now)
+        successor: FifoPolicy[Entry[U]] = FifoPolicy(self._max_rows)
+        first = [entry for entry in self._entries.values() if entry.first]
+        others = [entry for entry in self._entries.values() if not entry.first]
+        for entry in (*reversed(first), *others):
+            unit = entry.unit
+            if unit is not None and entry.stage == READY:
+                self._forget(unit)
+                successor.add(self._entry_of(unit, entry.first), now)
         self.policy = successor
 
     def _drop_unready(self) -> bool:
         """Forget units that are READY no more, as every policy drops them; whether others wait."""
         self._settle()
-        for waiting in (self._first, self._waiting):
-            for unit in [unit for unit in waiting if unit.stage != READY]:
-                del waiting[unit]
-                self._suspects.pop(unit, None)
-        return len(self) > 0
+        for unit in [unit for unit, entry in self._entries.items() if entry.stage != READY]:
+            self._forget(unit)
+        return len(self._entries) > 0
 
-    def _waits(self, unit: U) -> bool:
-        self._settle()
-        return unit in self._waiting or unit in self._first
 
-    def _taken(self, now: float) -> list[U]:
-        """What the policy takes; one that only empties itself of surplus entries is asked again."""
-        policy, nothing = self.policy, list[U]()
-        while True:
-            units = self._asked(lambda policy: policy.take(now), nothing, now)
-            batch = self._without_surplus(units, self._max_rows)
-            if batch or not units or self.policy is not policy:
-                return batch
-
-    def _arrives(self, unit: U) -> None:
-        """A unit is about to wait. One that waits already leaves its place, and an entry in the policy."""
-        if self._waits(unit):
-            self._waiting.pop(unit, None)
-            self._first.pop(unit, None)
-            self._surplus[unit] = self._surplus.get(unit, 0) + 1
-        elif len(self) > unready_units_max and len(self) > 2 * self._asked(len, 0, 0.0) + unready_units_max:
-            self._drop_unready()  # as the policy has done, or takes would
-            ready = [item for item in self._surplus.items() if item[0].stage == READY]
-            self._surplus = dict(ready)
-
-    def _without_surplus(self, units: list[U], max_rows: int) -> list[U]:
-        """An answer without entries of units that it names a second time, or that do not wait any more, and
-        a batch of `max_rows` without those that do not fit into it any more; only as many as are surplus."""
-        if not self._surplus or not units:
-            return units
-        chosen: set[U] = set()
-        sure = [unit for unit in units if unit not in self._surplus]
-        key, rows = (sure or units)[0].batch_key, sum([unit.rows for unit in sure])
-        answer: list[U] = []
-        for unit in units:
-            entries = self._surplus.get(unit, 0)
-            fits = not max_rows or (unit.batch_key == key and (not rows or rows + unit.rows <= max_rows))
-            if not entries:
-                answer.append(unit)
-            elif unit not in chosen and self._waits(unit) and fits:
-                chosen.add(unit)
-                answer.append(unit)
-                rows += unit.rows
-            elif entries == 1:
-                del self._surplus[unit]
-            else:
-                self._surplus[unit] = entries - 1
-        return answer
+def _units(entries: list[Entry[U]]) -> list[U]:
+    return [entry.unit for entry in entries if entry.unit is not None]

@@ -70,7 +70,7 @@ class SchedulerPort(Protocol[U]):
         """Units that wait, those that are not READY any more included."""
 
     def add(self, unit: U, now: float) -> None:
-        """Queue a ready unit."""
+        """Queue a ready unit, which does not wait yet."""
 
     def add_first(self, unit: U, now: float) -> None:
         """Queue a unit before all others: a suspect, or one whose batch was undone."""

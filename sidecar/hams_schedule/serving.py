@@ -51,6 +51,7 @@ def guarded(
             max_rows, shed, profiles, steps=steps, learns=False, max_delay_s=max_delay_s
         )
         replayed.tables = distribution.present_tables()
+        replayed.keeps_tables = True
         return replayed
 
     serving: dict[str, Callable[[], Policy[U]]] = {DISTRIBUTION: lambda: distribution}

@@ -71,3 +71,9 @@ def test_a_batch_that_failed_or_that_no_clock_has_measured_is_not_counted(
 
 def test_nothing_is_predicted_before_anything_is_learnt() -> None:
     assert forecast_of([Work()], 0.0, Profiles()) is None
+
+
+def test_a_unit_whose_deadline_was_not_known_when_its_batch_was_predicted_is_not_counted() -> None:
+    calibration = Calibration()
+    calibration.add(Forecast(0.1, [math.nan, 0.5]), [Work(due=9.0), Work(due=9.0)], Took(0.1), 0.1, 0.1)
+    assert calibration.units == 1

@@ -216,6 +216,21 @@ def test_tables_of_newer_laws_are_worked_out_class_by_class_beside_a_batch(learn
         assert getattr(ahead, name) == getattr(whole, name)
 
 
+def test_tables_are_finished_though_laws_change_faster_than_they_are_worked_out() -> None:
+    profile = profiles(samples=400)
+    policy = queue(profile, [("short", 9.0)])
+    policy.started(1, chosen(policy, 0.0), 0.0)
+    before = policy.present_tables()
+    revisions = set()
+    for _ in range(20):
+        profile.settle()
+        policy.plan(0.0, 0.002)
+        assert policy.tables is not None
+        revisions.add(policy.tables.revision)
+    assert before is not None
+    assert len(revisions) > 3
+
+
 def test_late_units_that_are_not_shed_get_their_share(learnt: Profiles) -> None:
     policy: Distribution[Work] = Distribution(MAX_ROWS, False, learnt, learns=False)
     hopeless = [Work(due=0.001, cls=learnt.classes.class_of("short", math.nan)) for _ in range(3)]

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hams_protocol.joins import Stage
-from hams_schedule.lawful import LawBroken, Lawful
+from hams_schedule.lawful import Entry, LawBroken, Lawful
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
@@ -113,7 +113,7 @@ class Broken(FifoPolicy[Work]):
         if self.how == "foreign":
             return [Work()]
         if self.how == "unready" and units:
-            units[0].stage = 0
+            units[0].unit.stage = 0
         if self.how == "greedy":
             units += super().take(now)
         self.given += units
@@ -340,8 +340,9 @@ def test_a_unit_that_comes_back_while_its_second_entry_is_still_there_runs_once_
     unit, other = Work(), Work()
     for each in (unit, other, unit):
         policy.add(each, 0.0)
-    assert policy.take(0.0) == [unit]
+    assert policy.take(0.0) == [other]
     policy.add_first(unit, 0.0)
+    policy.add(other, 0.0)
     assert [policy.take(0.0) for _ in range(3)] == [[unit], [other], []]
 
 
@@ -384,16 +385,16 @@ def test_a_unit_that_became_a_suspect_untold_does_not_run_with_others() -> None:
     units = [Work(), Work()]
     for unit in units:
         policy.add(unit, 0.0)
-    policy.policy = Together(MAX_ROWS, units)
+    policy.policy = Together(MAX_ROWS, list(policy._entries.values()))
     units[0].attempts = 1
     assert policy.take(1.0) != units
     assert "a suspect is not alone" in policy.failed
 
 
-class Together(FifoPolicy[Work]):
+class Together(FifoPolicy[Entry[Work]]):
     """Hands out these together, whatever they are."""
 
-    def __init__(self, max_rows: int, units: list[Work]) -> None:
+    def __init__(self, max_rows: int, units: list[Entry[Work]]) -> None:
         super().__init__(max_rows)
         self.together = units
 

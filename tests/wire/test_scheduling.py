@@ -527,3 +527,72 @@ def test_what_a_unit_ran_on_goes_although_its_rows_were_asked_for():
     done.used = ()
     assert payload() is None
     assert (done.rows, done.batch_key) == (1, ())
+
+
+def in_order(**changes: object) -> PolicyQueue:
+    waiting = queue(keep_order="parameter:s", **changes)
+    waiting._lawful._replace = False
+    return waiting
+
+
+def test_who_came_back_before_its_turn_and_is_reset_waits_for_its_turn():
+    """Its batch died, so it was before all others; an input became orphan; then others of its value came."""
+    waiting = in_order()
+    first, behind, other = unit(0, 9.0, s="x"), unit(1, 9.0, s="x"), unit(2, 9.0, s="y")
+    used = first.used
+    waiting.add(first, 0.0)
+    assert waiting.take(0.0) == [first]
+    waiting.started(1, [first], 0.0)
+    waiting.add(behind, 0.1)
+    waiting.finished(1, Timing(0.1, 0.1, False), 0.1)
+    first.attempts = 1
+    waiting.add_first(first, 0.1)
+    first.reset()
+    waiting.add(other, 0.1)
+    taken = waiting.take(0.2)
+    assert set(taken) == {behind, other}
+    for each in taken:
+        each.stage = Stage.RUNNING
+    waiting.started(2, taken, 0.2)
+    waiting.add(unit(3, 9.0, s="x"), 0.2)
+    waiting.add(unit(4, 9.0, s="z"), 0.2)
+    waiting.finished(2, Timing(0.1, 0.1, True), 0.3)
+    first.used, first.stage = used, Stage.READY
+    waiting.add(first, 0.3)
+    assert len(waiting.take(0.4)) == 2, "and breaks no law"
+    assert waiting.failed == ""
+
+
+def test_who_is_ready_again_behind_another_while_a_policy_idles_is_not_handed_out():
+    waiting = in_order(max_delay_s=0.05)
+    head, behind, other = unit(0, 9.0, s="x"), unit(1, 9.0, s="x"), unit(2, 9.0, s="y")
+    used = head.used
+    waiting.add(other, 0.0)
+    waiting.add(head, 0.0)
+    assert waiting._guard is not None
+    policy = waiting._guard.serves
+    idles = pytest.MonkeyPatch()
+    idles.setattr(policy, "_choose", lambda now: [])
+    idles.setattr(policy, "_idles_since", 0.0)
+    idles.setattr(policy, "_idles_until", 0.3)
+    head.reset()
+    assert waiting.take(0.01) == []
+    idles.undo()
+    waiting.add(behind, 0.02)
+    waiting.late(0.02)
+    head.used, head.stage = used, Stage.READY
+    waiting.add(head, 0.03)
+    assert head not in waiting.take(0.4)
+
+
+def test_a_unit_that_got_its_deadline_while_it_ran_is_in_no_forecast():
+    waiting = queue()
+    late = unit(0, math.inf)
+    ran(waiting, 0, [unit(9, math.inf)], 0.1)
+    waiting.add(late, 1.0)
+    waiting.profiles.settle()
+    waiting.started(1, waiting.take(1.0), 1.0)
+    waiting.plan(1.0, 0.002)
+    late.due = 9.0
+    waiting.finished(1, Timing(0.1, 0.1, True), 1.1)
+    assert waiting.calibration.units == 0

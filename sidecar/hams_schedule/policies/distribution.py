@@ -88,6 +88,8 @@ class Distribution(LatenessPolicy[U]):
         self._idles_since = math.inf
         self._idles_until = -math.inf
         self.tables: TimeTables | None = None
+        self.keeps_tables = False
+        """Whether `tables` stay as they are given, whatever is learnt meanwhile."""
         self._next_tables: TimeTables | None = None
         """Those of newer laws, as far as they are worked out."""
         self.work = float(STEPS_PRIOR)
@@ -230,14 +232,17 @@ class Distribution(LatenessPolicy[U]):
         """Work out one class more of the tables of the present laws; whether there is more to do. There are
         none while there are too few samples."""
         profiles, ahead = self.profiles, self._next_tables
-        if self.tables is not None and self.tables.revision == profiles.revision:
+        if self.tables is not None and (self.keeps_tables or self.tables.revision == profiles.revision):
             return False
         if profiles.samples < samples_cold_max:
+            self._next_tables = None
             if self.tables is not None:  # all was forgotten
                 self.tables = None
                 self._points = PointTimes(profiles.prior_p99_s)
             return False
-        if ahead is None or ahead.revision != profiles.revision:
+        if (
+            ahead is None
+        ):  # those of laws that have changed meanwhile are finished: they may change ever again
             if not profiles.cdfs():
                 profiles.settle()
             self._next_tables = TimeTables(profiles, self.max_rows, whole=False) if profiles.cdfs() else None
