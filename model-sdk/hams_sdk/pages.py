@@ -119,17 +119,17 @@ class WrittenPages:
         self.close()
 
     def watch(self, begin: int, end: int) -> bool:
-        """Watch the pages of [begin, end), addresses of whole pages, from now on; False if they are not of
-        private anonymous memory, or cannot be."""
-        if not _is_private(begin, end):
-            return False
+        """Watch the pages of [begin, end), addresses of whole pages, from now on; False if they cannot be."""
         try:
             self._ioctl(
                 self._fds[0], _UFFDIO_REGISTER, _Register(_AddressRange(begin, end - begin), _MODE_WP, 0)
             )
         except OSError:
             return False
-        return self.written(begin, end) is not None
+        if self.written(begin, end) is None:
+            self.unwatch(begin, end)
+            return False
+        return True
 
     def unwatch(self, begin: int, end: int) -> None:
         """Watch these pages no more, if they are watched."""
@@ -180,17 +180,21 @@ class WrittenPages:
         return done
 
 
-def _is_private(begin: int, end: int) -> bool:
-    """True if all of [begin, end) is mapped, of no file, and shared with no other process."""
-    at = begin
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        where, permissions, _, _, inode, *_ = line.split(maxsplit=5)
-        first, last = (int(part, 16) for part in where.split("-"))
-        if last <= at:
+def private_ranges() -> list[tuple[int, int]]:
+    """The addresses that are mapped to write, of no file, and shared with no other process; ascending. Empty
+    where the kernel does not say."""
+    ranges: list[tuple[int, int]] = []
+    try:
+        lines = Path("/proc/self/maps").read_bytes().splitlines()  # names of files may be any bytes
+    except OSError:
+        return ranges
+    for line in lines:
+        where, permissions, _, _, inode = line.split(maxsplit=5)[:5]
+        begin, end = (int(part, 16) for part in where.split(b"-"))
+        if permissions != b"rw-p" or inode != b"0":
             continue
-        if first > at or permissions != "rw-p" or inode != "0":
-            return False
-        at = last
-        if at >= end:
-            return True
-    return False
+        if ranges and ranges[-1][1] == begin:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((begin, end))
+    return ranges

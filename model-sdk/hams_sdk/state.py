@@ -118,6 +118,7 @@ class State:
         """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
         written. Raises StateFault."""
         started = time.perf_counter()
+        self.still.skip()
         with self._staging.beside(after):
             plan, leaves = self._planned()
         memory = space(plan.total)

@@ -18,7 +18,7 @@ from hams_sdk import chunks
 from hams_sdk.chunks import Piece, Table
 from hams_sdk.datatypes import torch_module
 from hams_sdk.errors import StateFault
-from hams_sdk.pages import PAGE_NBYTES, NotTold, WrittenPages
+from hams_sdk.pages import PAGE_NBYTES, NotTold, WrittenPages, private_ranges
 
 WATCHED_NBYTES_MIN = 1 << 20
 """Smaller leaves are always compared: that takes a tenth of a millisecond at most."""
@@ -59,6 +59,9 @@ class StillLeaves:
         self._spans: list[tuple[int, int]] = []
         """The written pages of all that is watched, since the last capture."""
         self._captures = 0
+        self._begun = False
+        self._private: list[tuple[int, int]] | None = None
+        """`private_ranges`, as far as this capture has asked for them."""
 
     @property
     def watched(self) -> frozenset[str]:
@@ -69,6 +72,7 @@ class StillLeaves:
         """A capture begins, and nothing is written until it has ended."""
         self._against, self._base, self._seen = self._base, {}, {}
         self._captures += 1
+        self._begun, self._private = True, None
         torch = torch_module()
         if self._watched and torch is not None and torch.cuda.is_initialized():
             self._give_up("a GPU is used, which may write into this memory")
@@ -81,13 +85,21 @@ class StillLeaves:
             else:
                 self._spans += spans
 
+    def skip(self) -> None:
+        """An image is captured whole, and nothing is known of its leaves."""
+        self._seen, self._begun = {}, False
+
     def settle(self) -> None:
         """The next capture is compared with this one."""
-        self._base, self._seen = self._seen, {}
+        if self._begun:  # leaves come and go
+            for path in [path for path in self._watched if path not in self._seen]:
+                self._unwatch(path, 0)
+            self._quiet = {path: quiet for path, quiet in self._quiet.items() if path in self._seen}
+        self._base, self._seen, self._begun = self._seen, {}, False
 
     def forget(self) -> None:
         """The next capture is compared with something else."""
-        self._base, self._seen = {}, {}
+        self._base, self._seen, self._begun = {}, {}, False
 
     def split(self, piece: Piece, path: str, base: Table) -> list[Piece]:
         """A leaf, in the parts that may have been written and those that were not. Raises StateFault if one
@@ -138,7 +150,11 @@ class StillLeaves:
         except NotTold as error:
             self._give_up(str(error))
             return
-        if self._pages.watch(*pages):
+        if self._private is None:
+            self._private = private_ranges()
+        at = bisect.bisect_right(self._private, pages[0], key=lambda known: known[0]) - 1
+        private = at >= 0 and pages[1] <= self._private[at][1]
+        if private and self._pages.watch(*pages):
             self._watched[path] = pages
         else:
             self._quiet[path] = -BUSY_CAPTURES

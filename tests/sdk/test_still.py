@@ -273,7 +273,8 @@ def test_memory_that_others_may_write_is_compared(kind: str, tmp_path: Any) -> N
         array = np.frombuffer(mmap.mmap(-1, LARGE), dtype=np.uint8)
     else:
         plain = mmap.mmap(-1, LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
-        assert not WrittenPages().watch(*_range(np.frombuffer(plain, dtype=np.uint8)))
+        begin, end = _range(np.frombuffer(plain, dtype=np.uint8))
+        assert not [known for known in pages.private_ranges() if known[0] < end and begin < known[1]]
         return
     state = State({"array": array})
     proxy = Proxy(state)
@@ -332,3 +333,76 @@ def test_ranges_are_asked_for_as_long_as_they_are_watched() -> None:
     assert written.written(begin, end) is None
     written.unwatch(begin, end)
     written.close()
+
+
+class Switching:
+    """A holder whose leaves are others from time to time."""
+
+    def __init__(self) -> None:
+        self.leaves: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.leaves)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+def fails(state: State, proxy: Proxy) -> None:
+    """A capture that fails; as the engine does, the next one is whole."""
+
+    def no_space(nbytes: int) -> memoryview:
+        raise MemoryError
+
+    assert proxy.table is not None
+    with pytest.raises(MemoryError):
+        state.capture_changed(proxy.table, no_space)
+    proxy.table = None
+
+
+@told
+@pytest.mark.parametrize("other", ["another buffer", "another layout"])
+def test_what_a_failed_capture_has_seen_is_no_base(other: str) -> None:
+    holder, array = Switching(), np.arange(LARGE, dtype=np.uint8) % 251
+    holder.leaves = {"x": array}
+    state = State({"holder": holder})
+    proxy = Proxy(state)
+    for _ in range(QUIET_CAPTURES + 3):
+        proxy.capture()
+    assert state.still.watched
+    array[100] = 1
+    fails(state, proxy)
+    before = {"a": np.zeros(64_064, dtype=np.uint8)} if other == "another layout" else {}
+    holder.leaves = before | {"x": array if before else np.full(LARGE, 7, dtype=np.uint8)}
+    assert proxy.capture() == whole(state)
+    holder.leaves = {"x": array}
+    assert proxy.capture() == whole(state)
+
+
+@told
+def test_a_leaf_that_has_gone_is_watched_no_more() -> None:
+    holder = Switching()
+    state = State({"holder": holder})
+    proxy = Proxy(state)
+    for number in range(5):
+        holder.leaves = {f"session {number}": np.zeros(WATCHED_NBYTES_MIN + PAGE_NBYTES, dtype=np.uint8)}
+        for _ in range(QUIET_CAPTURES + 3):
+            assert proxy.capture() == whole(state)
+        assert state.still.watched == {f"holder/session {number}"}
+    holder.leaves = {}
+    proxy.capture()
+    assert not state.still.watched
+    assert not state.still._quiet
+
+
+@told
+def test_a_mapped_file_may_have_any_name(tmp_path: Any) -> None:
+    import mmap
+
+    name = os.fsencode(str(tmp_path)) + b"/w\xff.bin"
+    with open(name, "w+b") as file:
+        file.write(bytes(PAGE_NBYTES))
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), PAGE_NBYTES, prot=mmap.PROT_READ)
+    watched(np.zeros(LARGE, dtype=np.uint8))
+    mapped.close()
