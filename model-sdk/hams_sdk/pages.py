@@ -1,4 +1,4 @@
-"""The pages of this process's memory that were written, as its kernel knows them.
+"""The dirty pages of this process's memory: those that were written, as its kernel knows them.
 
 Linux 6.7 protects pages against writes, lifts the protection at the first write to each without asking
 anybody (userfaultfd, `UFFD_FEATURE_WP_ASYNC`), and tells which pages it was lifted of (the ioctl
@@ -20,7 +20,7 @@ from pathlib import Path
 PAGE_NBYTES = os.sysconf("SC_PAGE_SIZE")
 
 SPANS_MAX = 4_096
-"""Spans of written pages that are told; with more nothing is known."""
+"""Spans of written pages that one call returns; with more nothing is known."""
 
 _USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 """The number of the system call."""
@@ -79,7 +79,7 @@ _UFFDIO_UNREGISTER = 2 << 30 | ctypes.sizeof(_AddressRange) << 16 | _API << 8 | 
 _PAGEMAP_SCAN = _request(ord("f"), 16, ctypes.sizeof(_ScanRequest))
 
 
-class NotTold(Exception):
+class TrackingUnavailable(Exception):
     """The kernel does not say which pages were written. The text says why."""
 
 
@@ -90,16 +90,18 @@ class WrittenPages:
     _fds: Sequence[int] = ()
 
     def __init__(self) -> None:
-        """Raises NotTold where the kernel cannot, or may not."""
+        """Raises TrackingUnavailable where the kernel cannot, or may not."""
         number = _USERFAULTFD.get(platform.machine())
         if number is None:
-            raise NotTold(f"expected a kernel of {' or '.join(_USERFAULTFD)}, found {platform.machine()}")
+            raise TrackingUnavailable(
+                f"expected a kernel of {' or '.join(_USERFAULTFD)}, found {platform.machine()}"
+            )
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
         self._regions = (_Region * SPANS_MAX)()
         fd = int(self._libc.syscall(number, _O_CLOEXEC | _O_NONBLOCK | _USER_MODE_ONLY))
         if fd < 0:
-            raise NotTold(f"userfaultfd: {os.strerror(ctypes.get_errno())}")
+            raise TrackingUnavailable(f"userfaultfd: {os.strerror(ctypes.get_errno())}")
         self._fds = (fd,)
         asked = _ApiRequest(_API, _WP_ASYNC | _WP_UNPOPULATED, 0)
         try:
@@ -107,7 +109,7 @@ class WrittenPages:
             self._fds = (fd, os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             self.close()
-            raise NotTold(f"write protection without a handler: {error.strerror}") from None
+            raise TrackingUnavailable(f"write protection without a handler: {error.strerror}") from None
 
     def close(self) -> None:
         """Watch nothing any more."""

@@ -281,7 +281,7 @@ class State:
             address, held = self._staging.source(leaves[index], begin, end)
             dirty = self._dirty(plan, index, leaves[index]) if index in plan.tracked else None
             piece = chunks.Piece(begin, end, address, held, index, dirty)
-            if self._may_be_still(plan, index, leaves[index]) and address == address_of(leaves[index]):
+            if self._may_be_still(plan, index, leaves[index]) and address == _own_address(leaves[index]):
                 pieces += self.still.split(piece, plan.paths[index], base)
             else:
                 pieces.append(piece)
@@ -294,7 +294,8 @@ class State:
         """True of a large leaf in this host's memory that nothing else knows the changes of."""
         begin, end = plan.spans[index]
         large = end - begin >= WATCHED_NBYTES_MIN
-        return large and index not in plan.tracked and not isinstance(leaf, bytes) and not device_of(leaf)
+        on_host = not isinstance(leaf, bytes) and device_of(leaf) is None
+        return large and on_host and index not in plan.tracked
 
     def _note_still(self, plan: Plan, leaves: list[Any], differing: list[int], chunk_nbytes: int) -> None:
         """Count what has changed of each large leaf."""
@@ -554,8 +555,8 @@ def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8)).view(kind).reshape(shape)
 
 
-def address_of(leaf: Any) -> int:
-    """The address of a leaf of this host's memory itself."""
+def _own_address(leaf: Any) -> int:
+    """The address of a leaf in this host's memory: not of a copy of it."""
     return int(leaf.data_ptr() if is_tensor(leaf) else leaf.ctypes.data)
 
 

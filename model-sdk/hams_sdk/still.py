@@ -18,7 +18,7 @@ from hams_sdk import chunks
 from hams_sdk.chunks import Piece, Table
 from hams_sdk.datatypes import torch_module
 from hams_sdk.errors import StateFault
-from hams_sdk.pages import PAGE_NBYTES, NotTold, WrittenPages, private_ranges
+from hams_sdk.pages import PAGE_NBYTES, TrackingUnavailable, WrittenPages, private_ranges
 
 WATCHED_NBYTES_MIN = 1 << 20
 """Smaller leaves are always compared: that takes a tenth of a millisecond at most."""
@@ -147,7 +147,7 @@ class StillLeaves:
         try:
             if self._pages is None:
                 self._pages = WrittenPages()
-        except NotTold as error:
+        except TrackingUnavailable as error:
             self._give_up(str(error))
             return
         if self._private is None:

@@ -30,7 +30,7 @@ class LawBroken(Exception):
     """A policy answered what no policy may answer: our bug, not the model's. The text names the law."""
 
 
-class Entry(Generic[U]):
+class QueueEntry(Generic[U]):
     """One time that a unit was added: what a policy sees of it. `first`: before all others. `waits`: it was
     not handed out. `unit` is None once this entry counts no more."""
 
@@ -64,18 +64,18 @@ class Lawful(Generic[U]):
     exception of a policy reaches the caller; without, `LawBroken` is raised (tests).
     """
 
-    def __init__(self, policy: SchedulerPort[Entry[U]], max_rows: int, replace: bool = True) -> None:
-        self.policy: SchedulerPort[Entry[U]] = policy
+    def __init__(self, policy: SchedulerPort[QueueEntry[U]], max_rows: int, replace: bool = True) -> None:
+        self.policy: SchedulerPort[QueueEntry[U]] = policy
         self.failed = ""
         self._max_rows = max_rows
         self._replace = replace
-        self._entries: dict[U, Entry[U]] = {}
+        self._entries: dict[U, QueueEntry[U]] = {}
         """Of each unit that was added and not handed out, in order of arrival."""
-        self._gone: list[Entry[U]] = []
+        self._gone: list[QueueEntry[U]] = []
         """Handed out, and still in `_entries`: `_settle` takes them out, mostly beside the batch."""
-        self._batch: list[Entry[U]] = []
+        self._batch: list[QueueEntry[U]] = []
         """The answer of the last `take`."""
-        self._suspects: dict[Entry[U], None] = {}
+        self._suspects: dict[QueueEntry[U], None] = {}
         self._runs = False
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Lawful(Generic[U]):
 
     def take(self, now: float) -> list[U]:
         """The next batch."""
-        policy, nothing = self.policy, list[Entry[U]]()
+        policy, nothing = self.policy, list[QueueEntry[U]]()
         batch = self._asked(lambda policy: list(policy.take(now)), nothing, now)
         if self.policy is policy:
             broken = self._hand_out(batch, self._max_rows)
@@ -120,7 +120,7 @@ class Lawful(Generic[U]):
 
     def late(self, now: float) -> list[U]:
         """Units to answer by an error."""
-        nothing: list[Entry[U]] = []
+        nothing: list[QueueEntry[U]] = []
         entries = self._asked(lambda policy: list(policy.late(now)), nothing, now)
         broken = self._hand_out(entries, 0)
         if broken:
@@ -145,7 +145,7 @@ class Lawful(Generic[U]):
         entries, self._batch = self._batch, []
         if _units(entries) != units:
             of = {entry.unit: entry for entry in entries}
-            entries = [of.get(unit) or Entry(unit, False) for unit in units]
+            entries = [of.get(unit) or QueueEntry(unit, False) for unit in units]
         self._asked(lambda policy: policy.started(batch, entries, now), None, now)
 
     def finished(self, batch: int, timing: BatchTiming, now: float) -> None:
@@ -168,7 +168,7 @@ class Lawful(Generic[U]):
         self._gone, self._batch, self._runs = [], [], False
         self._asked(lambda policy: policy.clear(), None, 0.0)
 
-    def _asked(self, call: Callable[[SchedulerPort[Entry[U]]], T], otherwise: T, now: float) -> T:
+    def _asked(self, call: Callable[[SchedulerPort[QueueEntry[U]]], T], otherwise: T, now: float) -> T:
         """What the policy answers; if it raises, it is replaced, and its successor is asked nothing yet."""
         try:
             return call(self.policy)
@@ -176,7 +176,7 @@ class Lawful(Generic[U]):
             self._fail(f"it raised {type(error).__name__}: {error}", now)
             return otherwise
 
-    def _entered(self, unit: U, first: bool) -> Entry[U]:
+    def _entered(self, unit: U, first: bool) -> QueueEntry[U]:
         """The entry of a unit that waits from now on, in the place of an earlier one."""
         self._settle()
         if unit in self._entries:
@@ -185,9 +185,9 @@ class Lawful(Generic[U]):
             self._drop_unready()  # as the policy has done, or takes would
         return self._entry_of(unit, first)
 
-    def _entry_of(self, unit: U, first: bool) -> Entry[U]:
+    def _entry_of(self, unit: U, first: bool) -> QueueEntry[U]:
         """A new entry, behind all others."""
-        entry = self._entries[unit] = Entry(unit, first)
+        entry = self._entries[unit] = QueueEntry(unit, first)
         if entry.attempts > 0:
             self._suspects[entry] = None
         return entry
@@ -199,15 +199,15 @@ class Lawful(Generic[U]):
             self._suspects.pop(entry, None)
             entry.unit = None
 
-    def _hand_out(self, entries: list[Entry[U]], max_rows: int) -> str:
+    def _hand_out(self, entries: list[QueueEntry[U]], max_rows: int) -> str:
         """These wait no more, as a batch of `max_rows`, or each by itself if that is 0; the law that they
         break, "" if none. If they break one, they wait still, before all others."""
         self._settle()
-        handed: list[Entry[U]] = []
+        handed: list[QueueEntry[U]] = []
         broken, rows = "", 0
         for entry in entries:
             known: object = entry
-            if not isinstance(known, Entry) or not entry.waits:
+            if not isinstance(known, QueueEntry) or not entry.waits:
                 twice = any(other is entry for other in handed)
                 broken = (
                     "a unit is twice in one answer" if twice else "a unit is handed out that does not wait"
@@ -245,7 +245,7 @@ class Lawful(Generic[U]):
                     self._entries.pop(entry.unit, None)
             self._gone = []
 
-    def _broken_suspects(self, batch: list[Entry[U]]) -> str:
+    def _broken_suspects(self, batch: list[QueueEntry[U]]) -> str:
         """The law of suspects that a batch breaks; "" if none."""
         if len(batch) > 1 and any(entry.is_suspect for entry in batch):
             return "a suspect is not alone"
@@ -260,7 +260,7 @@ class Lawful(Generic[U]):
             raise LawBroken(law)
         self.failed = self.failed or law
         self._settle()
-        successor: FifoPolicy[Entry[U]] = FifoPolicy(self._max_rows)
+        successor: FifoPolicy[QueueEntry[U]] = FifoPolicy(self._max_rows)
         first = [entry for entry in self._entries.values() if entry.first]
         others = [entry for entry in self._entries.values() if not entry.first]
         for entry in (*reversed(first), *others):
@@ -278,5 +278,5 @@ class Lawful(Generic[U]):
         return len(self._entries) > 0
 
 
-def _units(entries: list[Entry[U]]) -> list[U]:
+def _units(entries: list[QueueEntry[U]]) -> list[U]:
     return [entry.unit for entry in entries if entry.unit is not None]

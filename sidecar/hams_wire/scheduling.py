@@ -22,7 +22,7 @@ from hams_schedule.calibration import Calibration, Forecast, forecast_of
 from hams_schedule.classes import REST
 from hams_schedule.decision import ChoiceKind
 from hams_schedule.guard import Guarded, Pace
-from hams_schedule.lawful import Entry, Lawful
+from hams_schedule.lawful import Lawful, QueueEntry
 from hams_schedule.ordering import ArrivalOrder
 from hams_schedule.policies.base import measured_s
 from hams_schedule.policies.deadline import Deadline
@@ -85,8 +85,8 @@ class PolicyQueue:
         self._costs = dict(batch.costs)
         self.profiles = Profiles(batch.memory_s, batch.p99_s)
         self._classifies = batch.policy is SchedulePolicy.DISTRIBUTION
-        self._guard: Guarded[Entry[Unit]] | None = None
-        self._distribution: Distribution[Entry[Unit]] | None = None
+        self._guard: Guarded[QueueEntry[Unit]] | None = None
+        self._distribution: Distribution[QueueEntry[Unit]] | None = None
         self._lawful: Lawful[Unit] = Lawful(self._policy(batch, pace), batch.max_rows)
         self.shed_by = dict.fromkeys(ShedReason, 0)
         """Units that were answered instead of being run, by reason."""
@@ -110,7 +110,7 @@ class PolicyQueue:
         self._unanswered: dict[RequestId, list[tuple[int, float]]] = {}
         """Class and end of the batch of units that have run, by request, oldest first."""
 
-    def _policy(self, batch: BatchPolicy, pace: Pace | None) -> Policy[Entry[Unit]]:
+    def _policy(self, batch: BatchPolicy, pace: Pace | None) -> Policy[QueueEntry[Unit]]:
         sheds = batch.when_late is WhenLate.SHED
         if self._classifies:
             steps = batch.steps or AT_ONCE
@@ -136,7 +136,7 @@ class PolicyQueue:
         return 0 if self._guard is None else self._guard.switches
 
     @property
-    def distribution(self) -> Distribution[Entry[Unit]] | None:
+    def distribution(self) -> Distribution[QueueEntry[Unit]] | None:
         """The policy `Distribution` if the graph asks for it, whether it serves now or not."""
         return self._distribution
 

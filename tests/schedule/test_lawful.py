@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hams_protocol.joins import Stage
-from hams_schedule.lawful import Entry, LawBroken, Lawful
+from hams_schedule.lawful import LawBroken, Lawful, QueueEntry
 from hams_schedule.policies.deadline import Deadline
 from hams_schedule.policies.fifo import FifoPolicy
 from hams_schedule.policies.measured import SizeTimes
@@ -270,6 +270,16 @@ def test_a_unit_that_is_ready_no_more_makes_no_other_wait() -> None:
     assert policy.take(0.1) == [other]
 
 
+def assert_each_is_handed_out_once(policy: Lawful[Work], units: list[Work]) -> None:
+    handed: list[Work] = []
+    for now in range(1, 120):
+        handed += policy.late(now / 10)
+        handed += policy.take(now / 10)
+    assert sorted(map(id, handed)) == sorted(map(id, units))
+    assert len(policy) == 0
+    assert policy.deadline() == math.inf
+
+
 @pytest.mark.parametrize("name", list(POLICIES))
 @pytest.mark.parametrize("first", [False, True], ids=["add", "add_first"])
 def test_a_unit_that_is_added_twice_runs_once_and_no_policy_is_blamed(name: str, first: bool) -> None:
@@ -282,13 +292,7 @@ def test_a_unit_that_is_added_twice_runs_once_and_no_policy_is_blamed(name: str,
         else:
             policy.add(unit, 0.0)
     assert len(policy) == 3
-    handed: list[Work] = []
-    for now in range(1, 120):
-        handed += policy.late(now / 10)
-        handed += policy.take(now / 10)
-    assert sorted(map(id, handed)) == sorted(map(id, units))
-    assert len(policy) == 0
-    assert policy.deadline() == math.inf
+    assert_each_is_handed_out_once(policy, units)
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
@@ -326,13 +330,7 @@ def test_a_unit_that_comes_back_with_other_inputs_while_it_waits_breaks_no_law(
             setattr(unit, field, value)
         policy.add(unit, 0.0)
     assert len(policy) == 4
-    handed: list[Work] = []
-    for now in range(1, 120):
-        handed += policy.late(now / 10)
-        handed += policy.take(now / 10)
-    assert sorted(map(id, handed)) == sorted(map(id, units))
-    assert len(policy) == 0
-    assert policy.deadline() == math.inf
+    assert_each_is_handed_out_once(policy, units)
 
 
 def test_a_unit_that_comes_back_while_its_second_entry_is_still_there_runs_once_more() -> None:
@@ -391,10 +389,10 @@ def test_a_unit_that_became_a_suspect_untold_does_not_run_with_others() -> None:
     assert "a suspect is not alone" in policy.failed
 
 
-class Together(FifoPolicy[Entry[Work]]):
+class Together(FifoPolicy[QueueEntry[Work]]):
     """Hands out these together, whatever they are."""
 
-    def __init__(self, max_rows: int, units: list[Entry[Work]]) -> None:
+    def __init__(self, max_rows: int, units: list[QueueEntry[Work]]) -> None:
         super().__init__(max_rows)
         self.together = units
 

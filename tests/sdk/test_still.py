@@ -13,7 +13,7 @@ from tests.sdk.capturing import CHUNK, Proxy, whole
 
 from hams_sdk import pages, still
 from hams_sdk.errors import StateFault
-from hams_sdk.pages import PAGE_NBYTES, NotTold, WrittenPages
+from hams_sdk.pages import PAGE_NBYTES, TrackingUnavailable, WrittenPages
 from hams_sdk.state import State
 from hams_sdk.still import BUSY_CAPTURES, QUIET_CAPTURES, SWITCH, WATCHED_NBYTES_MIN
 
@@ -21,14 +21,27 @@ from hams_sdk.still import BUSY_CAPTURES, QUIET_CAPTURES, SWITCH, WATCHED_NBYTES
 def _why_not() -> str:
     try:
         WrittenPages().close()
-    except NotTold as error:
+    except TrackingUnavailable as error:
         return str(error)
     return ""
 
 
 WHY_NOT = _why_not()
-told = pytest.mark.skipif(bool(WHY_NOT), reason=f"this kernel does not tell written pages: {WHY_NOT}")
+tracked = pytest.mark.skipif(bool(WHY_NOT), reason=f"this kernel tracks no writes: {WHY_NOT}")
 LARGE = 4 * WATCHED_NBYTES_MIN
+
+
+class Switching:
+    """A holder whose leaves are others from time to time."""
+
+    def __init__(self) -> None:
+        self.leaves: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.leaves)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
 def watched(array: Any, **more: Any) -> tuple[State, Proxy]:
@@ -42,7 +55,7 @@ def watched(array: Any, **more: Any) -> tuple[State, Proxy]:
     return state, proxy
 
 
-@told
+@tracked
 def test_of_a_leaf_that_is_watched_only_what_was_written_is_compared() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     state, proxy = watched(array)
@@ -93,7 +106,7 @@ def by_giving_the_page_back(array: np.ndarray, at: int) -> None:
     assert libc.madvise(begin, PAGE_NBYTES, dontneed) == 0
 
 
-@told
+@tracked
 @pytest.mark.parametrize(
     "write",
     [by_a_system_call, by_a_pointer, by_an_alias, by_another_thread, by_giving_the_page_back],
@@ -110,7 +123,7 @@ def test_no_write_is_missed_however_it_is_made(write: Callable[[np.ndarray, int]
     assert proxy.compared < LARGE // 8
 
 
-@told
+@tracked
 def test_what_a_child_process_writes_is_not_ours_and_hides_nothing() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     state, proxy = watched(array)
@@ -126,7 +139,7 @@ def test_what_a_child_process_writes_is_not_ours_and_hides_nothing() -> None:
     assert proxy.copied == CHUNK
 
 
-@told
+@tracked
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_captures_are_the_state_whatever_is_written_between_them(seed: int) -> None:
@@ -162,7 +175,7 @@ def test_captures_are_the_state_whatever_is_written_between_them(seed: int) -> N
         assert proxy.capture() == whole(state)
 
 
-@told
+@tracked
 def test_leaves_that_share_memory_are_each_told_what_was_written() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     state, proxy = watched(array, view=array[PAGE_NBYTES:-PAGE_NBYTES], again=array)
@@ -172,39 +185,28 @@ def test_leaves_that_share_memory_are_each_told_what_was_written() -> None:
     assert proxy.copied == 3 * CHUNK
 
 
-@told
+@tracked
 def test_a_leaf_that_moves_in_memory_or_in_the_image_is_compared() -> None:
-    class Growing:
-        def __init__(self) -> None:
-            self.data = b""
-            self.array = np.zeros(LARGE, dtype=np.uint8)
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"array": self.array, "more": self.data}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            raise NotImplementedError
-
-    holder = Growing()
+    holder, array = Switching(), np.zeros(LARGE, dtype=np.uint8)
+    holder.leaves = {"array": array, "more": b""}
     state = State({"holder": holder})
     proxy = Proxy(state)
     for _ in range(QUIET_CAPTURES + 3):
         proxy.capture()
     assert len(state.still.watched) == 1
-    kept = holder.array
-    holder.array = np.full(LARGE, 3, dtype=np.uint8)
+    holder.leaves["array"] = np.full(LARGE, 3, dtype=np.uint8)
     assert proxy.capture() == whole(state)
-    holder.array = kept
+    holder.leaves["array"] = array
     assert proxy.capture() == whole(state)
     for _ in range(QUIET_CAPTURES + 2):
         proxy.capture()
     assert len(state.still.watched) == 1
-    holder.data = bytes(1 << 20)
+    holder.leaves["more"] = bytes(1 << 20)
     assert proxy.capture() == whole(state)
     assert proxy.capture() == whole(state)
 
 
-@told
+@tracked
 def test_a_leaf_that_is_written_much_is_watched_no_more_for_a_while() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     state, proxy = watched(array)
@@ -219,7 +221,7 @@ def test_a_leaf_that_is_written_much_is_watched_no_more_for_a_while() -> None:
     assert state.still.watched
 
 
-@told
+@tracked
 def test_after_another_image_became_the_base_all_is_compared() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     state, proxy = watched(array)
@@ -232,7 +234,7 @@ def test_after_another_image_became_the_base_all_is_compared() -> None:
     assert proxy.compared <= 4 * PAGE_NBYTES
 
 
-@told
+@tracked
 def test_after_a_capture_that_failed_all_is_compared() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     state, proxy = watched(array)
@@ -248,7 +250,7 @@ def test_after_a_capture_that_failed_all_is_compared() -> None:
     assert proxy.copied == CHUNK
 
 
-@told
+@tracked
 def test_a_write_that_the_kernel_does_not_see_ends_the_instance_and_names_the_leaf(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -262,7 +264,7 @@ def test_a_write_that_the_kernel_does_not_see_ends_the_instance_and_names_the_le
         proxy.capture()
 
 
-@told
+@tracked
 @pytest.mark.parametrize("kind", ["of a file", "shared", "read-only"])
 def test_memory_that_others_may_write_is_compared(kind: str, tmp_path: Any) -> None:
     import mmap
@@ -294,7 +296,7 @@ def test_where_the_kernel_does_not_tell_or_nobody_wants_it_all_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_: object) -> None:
-        raise NotTold("userfaultfd: Operation not permitted")
+        raise TrackingUnavailable("userfaultfd: Operation not permitted")
 
     array = np.zeros(LARGE, dtype=np.uint8)
     for why in ("userfaultfd: Operation not permitted", f"{SWITCH}=0"):
@@ -314,11 +316,11 @@ def test_where_the_kernel_does_not_tell_or_nobody_wants_it_all_is_compared(
 
 def test_a_machine_of_another_kind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages.platform, "machine", lambda: "riscv64")
-    with pytest.raises(NotTold, match="expected a kernel of x86_64 or aarch64, found riscv64"):
+    with pytest.raises(TrackingUnavailable, match="expected a kernel of x86_64 or aarch64, found riscv64"):
         WrittenPages()
 
 
-@told
+@tracked
 def test_ranges_are_asked_for_as_long_as_they_are_watched() -> None:
     array = np.zeros(LARGE, dtype=np.uint8)
     begin = -(-array.ctypes.data // PAGE_NBYTES) * PAGE_NBYTES
@@ -335,19 +337,6 @@ def test_ranges_are_asked_for_as_long_as_they_are_watched() -> None:
     written.close()
 
 
-class Switching:
-    """A holder whose leaves are others from time to time."""
-
-    def __init__(self) -> None:
-        self.leaves: dict[str, Any] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self.leaves)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
 def fails(state: State, proxy: Proxy) -> None:
     """A capture that fails; as the engine does, the next one is whole."""
 
@@ -360,7 +349,7 @@ def fails(state: State, proxy: Proxy) -> None:
     proxy.table = None
 
 
-@told
+@tracked
 @pytest.mark.parametrize("other", ["another buffer", "another layout"])
 def test_what_a_failed_capture_has_seen_is_no_base(other: str) -> None:
     holder, array = Switching(), np.arange(LARGE, dtype=np.uint8) % 251
@@ -379,7 +368,7 @@ def test_what_a_failed_capture_has_seen_is_no_base(other: str) -> None:
     assert proxy.capture() == whole(state)
 
 
-@told
+@tracked
 def test_a_leaf_that_has_gone_is_watched_no_more() -> None:
     holder = Switching()
     state = State({"holder": holder})
@@ -395,7 +384,7 @@ def test_a_leaf_that_has_gone_is_watched_no_more() -> None:
     assert not state.still._quiet
 
 
-@told
+@tracked
 def test_a_mapped_file_may_have_any_name(tmp_path: Any) -> None:
     import mmap
 
