@@ -166,6 +166,9 @@ promise_try_s = 0.5
 promise_waiting_max = 64
 """Open requests, the oldest ones, whose waits count under `admission: Promise`."""
 
+promise_loss_s = 2.0
+"""A promise that is broken so soon after an instance was lost counts apart."""
+
 promise_app_chars_max = 64
 """A longer application id is none."""
 

@@ -17,10 +17,11 @@ SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 """Rows of the batches that are considered."""
 QUICK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 """Rows that the quick rule considers."""
-CONFIDENCES: Final = (0.10, 0.35, 0.60, 0.85)
-"""Chances with which the earliest member of a candidate is to be in time."""
+CONFIDENCES: Final = (0.60, 0.75, 0.90, 0.97)
+"""Chances with which the earliest member of a candidate is to be in time. With lower ones less is in time: a
+batch that is likely to be late keeps the model from those that still have time."""
 MIDDLE: Final = 2
-"""The index of .60 among `CONFIDENCES`."""
+"""The index of .90 among `CONFIDENCES`."""
 DROP: Final = 0.02
 """A unit whose chance alone is less is late."""
 SURE: Final = 0.9995

@@ -21,8 +21,9 @@ from typing import Any
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FormerLogs, FrontendMachine
+from hams_protocol.frontend.promises import PromiseAccount
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
+from hams_protocol.graph import FRONTEND, AdmissionPolicy, Graph, ReplyTensor
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import LATE, ClientForward, Kind, Message, Meta, Token
 from hams_protocol.modes import ModePolicy
@@ -33,6 +34,7 @@ from hams_sidecar.drained import Drained
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.endpoint import limits as endpoint_limits
 from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.tally import ForeseenPromises
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.frontend_memory import frontend_memory
 from hams_sidecar.inference import (
@@ -364,6 +366,8 @@ class Frontend(Sidecar):
         self._metrics.watch(
             "kept_bytes", "Bytes that it keeps of an operator's state.", self._kept, ("operator",)
         )
+        if graph.data.frontend.admission is AdmissionPolicy.PROMISE:
+            ForeseenPromises(self._metrics, self._promises)
         tokens = None if clients.tokens is None else Tokens(clients.tokens, access.metrics_digest())
         self._endpoint = Endpoint(
             port,
@@ -389,6 +393,11 @@ class Frontend(Sidecar):
         if not isinstance(machine, FrontendMachine):
             return []
         return [((op,), float(nbytes)) for op, nbytes in kept_states(machine)]
+
+    def _promises(self) -> PromiseAccount | None:
+        """What became of promises, once it has begun."""
+        machine = None if self.node is None else self.node.machine
+        return machine.promises if isinstance(machine, FrontendMachine) else None
 
     async def answer_probes(self) -> asyncio.Server | None:
         """See `Sidecar`. Prometheus asks the endpoint itself where probes have a port."""

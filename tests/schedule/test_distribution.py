@@ -22,6 +22,7 @@ from hams_schedule.shapes import maximum
 from hams_schedule.split import Rest
 from hams_schedule.steps import AT_ONCE, Steps, worth
 from hams_schedule.tables import SIZES, TimeTables
+from hams_schedule.trial import EVERY
 
 from .kit import LONG_S, MAX_ROWS, SHORT_S, Took, Work, profiles, serve, time_of
 
@@ -749,9 +750,9 @@ def learnt_alone() -> tuple[Profiles, int]:
 def test_what_light_load_has_taught_does_not_keep_batches_small() -> None:
     profiles, cls = learnt_alone()
     sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 300, 10 * SHORT_S)
-    assert max(sizes[:7]) == 1
-    assert 2 in sizes[:40], "a larger size is tried before long"
-    assert sizes[:40].count(2) <= 40 / 8, "and seldom, while it is not known"
+    assert max(sizes[: EVERY - 1]) == 1
+    assert 2 in sizes[: 5 * EVERY], "a larger size is tried before long"
+    assert sizes[: 5 * EVERY].count(2) <= 5, "and seldom, while it is not known"
     assert sum(sizes[-50:]) >= 3 * 50
 
 
@@ -763,5 +764,5 @@ def test_short_deadlines_do_not_keep_batches_small() -> None:
 
 def test_no_size_is_tried_that_could_make_anybody_late() -> None:
     profiles, cls = learnt_alone()
-    sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 60, 1.5 * SHORT_S)
+    sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 60, 1.2 * SHORT_S)
     assert max(sizes) == 1

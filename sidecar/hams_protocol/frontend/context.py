@@ -4,6 +4,7 @@ present step."""
 from hams_protocol.context import Context
 from hams_protocol.events import Member
 from hams_protocol.frontend.plan import Plan
+from hams_protocol.frontend.promises import PromiseAccount
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
@@ -17,7 +18,8 @@ class FrontendContext(Context):
     """Shared by the parts of one frontend.
 
     `members` are the registered instances, `links` the broken connections, `lateness` is of this instance's
-    own loop, `proposals` are those of all its shards. `draining`: this instance is to end.
+    own loop, `proposals` are those of all its shards, `promises` what became of those of all its shards.
+    `draining`: this instance is to end.
     """
 
     def __init__(self, graph: Graph, instance: InstanceId, mode: ModePolicy | None = None) -> None:
@@ -28,6 +30,7 @@ class FrontendContext(Context):
         self.mode = ModePolicy.of(graph.data.mode) if mode is None else mode
         self.plan = Plan(graph)
         self.draining = False
+        self.promises = PromiseAccount()
         self.members: dict[InstanceId, Member] = {}
         self.links = Links()
         self.proposals = Proposals(self, self.knowledge)

@@ -1,6 +1,8 @@
 """An open request at the owner of its shard: which sink tokens it has, which frontends wait for it, how far
 it is. Volatile: a new owner makes it anew from the log and from the tokens that are sent again."""
 
+import math
+
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Admit, ReplyEntry, Token
@@ -17,7 +19,7 @@ class Live:
     counts the feedback edges of the whole chain that have not said whether they go on, and is kept at the
     root; `overflow` names the operator whose feedback went too deep. `descendants` are the internal requests
     of the chain that this owner has logged, kept at the root. `ahead`: how many requests were open when it
-    was admitted; -1 if another owner did that.
+    was admitted; -1 if another owner did that. `chance` to be in time, as it was judged then; NaN if not.
 
     `replied`: the log has the reply's entry, or none is due. `entry` is that entry, at `reply_index`;
     `is_settled`: all that it depends on is durable; `recorded`: it counts, and was released.
@@ -26,6 +28,7 @@ class Live:
     __slots__ = (
         "admit",
         "ahead",
+        "chance",
         "descendants",
         "durable",
         "entry",
@@ -50,6 +53,7 @@ class Live:
         self.admit = admit
         self.index = index
         self.ahead = -1
+        self.chance = math.nan
         self.since = now
         self.nbytes = 0 if admit.payload is None else admit.payload.nbytes
         self.tokens: list[Token | None] = [None] * len(plan.sinks)

@@ -34,6 +34,7 @@ from hams_protocol.frontend.changes import Changes
 from hams_protocol.frontend.context import FrontendContext
 from hams_protocol.frontend.former import FormerLogs
 from hams_protocol.frontend.gateway import Gateway, answer_message
+from hams_protocol.frontend.promises import PromiseAccount
 from hams_protocol.frontend.questions import Questions
 from hams_protocol.frontend.roles import Misfit, ShardRoles
 from hams_protocol.frontend.sinks import SinkDesk
@@ -377,14 +378,21 @@ class FrontendMachine:
 
     # -- topology --------------------------------------------------------------------------------------------
 
+    @property
+    def promises(self) -> PromiseAccount:
+        """What became of the promises that its shards have made."""
+        return self._ctx.promises
+
     def _on_news(self, sender: InstanceId, message: TopologyNews) -> None:
         self._learn(TopologyLearnt(message.topology, message.revision))
 
     def _learn(self, event: TopologyLearnt) -> None:
         """A topology: if newer, change roles, drop what is orphan, hand everything to its present owners."""
-        knowledge = self.knowledge
+        knowledge, revoked = self.knowledge, self.knowledge.topology.revoked
         if not knowledge.learn(event.topology, event.revision):
             return
+        if not set(event.topology.revoked).issubset(revoked):
+            self._ctx.promises.lost_at = self._ctx.now
         self._roles.judge_logs()
         if self.instance in event.topology.revoked:
             logs = self._roles.worth_keeping()

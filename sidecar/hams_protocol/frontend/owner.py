@@ -13,6 +13,7 @@ Invariants, checked after every step: injected => committed; released => committ
 in-sync set.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -271,8 +272,9 @@ class ShardOwner(Timed):
             message = f"{self.open_count} requests ({self.open_bytes} bytes) of shard {self.shard} are open"
             self._refuse(sender, ask, NotServed(429, message, limits.retry_after_s))
             return
+        chance = math.nan
         if self._promises is not None:
-            refusal = self._promises.refusal(ask.meta, self.open_count, self._ctx.now, self._waiting())
+            chance, refusal = self._promises.judge(ask.meta, self.open_count, self._ctx.now, self._waiting())
             if refusal is not None:
                 self._refuse(sender, ask, refusal)
                 return
@@ -281,7 +283,7 @@ class ShardOwner(Timed):
         entry = Admit(request, ask.key, ask.digest, ask.meta, None, ask.outputs, payload, ask.present, ticket)
         ahead = self.open_count
         live = self._append_admit(entry)
-        live.ahead = ahead
+        live.ahead, live.chance = ahead, chance
         live.waiters[sender, ask.counter] = None
         self._pend(entry)
 
@@ -609,14 +611,17 @@ class ShardOwner(Timed):
         )
 
     def _learn(self, live: Live, entry: ReplyEntry) -> None:
-        """What a reply says of how long requests take."""
-        promises, took_s = self._promises, self._ctx.now - live.since
+        """What a reply says of how long requests take, and whether a promise was kept."""
+        promises, meta, now = self._promises, live.admit.meta, self._ctx.now
         if promises is None or live.ahead < 0:
             return
+        took_s = now - live.since
         if entry.error is None:
-            promises.answered(live.admit.meta, took_s, live.ahead, self._ctx.now)
+            promises.answered(meta, took_s, live.ahead, now)
+            self._ctx.promises.settle(live.chance, took_s <= meta.budget_s, now)
         elif entry.error.status == LATE:
-            promises.shed(live.admit.meta, took_s, live.ahead, self._ctx.now)
+            promises.shed(meta, took_s, live.ahead, now)
+            self._ctx.promises.settle(live.chance, False, now)
 
     def _release(self, live: Live, entry: ReplyEntry) -> None:
         self._answered = max(self._answered, live.reply_index)

@@ -14,6 +14,8 @@ A request is refused if its chance to be in time is below `promise_chance_min`, 
 more than a twelfth of it (`promise_share_min`). The second rule holds the queue short. It compares with an
 empty shard, so requests that are often late there, too, are not all refused.
 
+A request that is admitted has that chance as its promise. `PromiseAccount` says what became of promises.
+
 Never: refuses what is logged already, or where too little is known. Invariant: what was measured counts for
 `promise_memory_s`, so a shard that refuses everything measures again.
 """
@@ -21,6 +23,7 @@ Never: refuses what is logged already, or where too little is known. Invariant: 
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hams_protocol import limits
 from hams_protocol.effects import NotServed
@@ -51,6 +54,47 @@ class AnsweredRequest:
         return not self.shed or self.would_take(ahead) > budget_s
 
 
+class Judgement(NamedTuple):
+    """The chance of a request to be in time, NaN where too little is known, and why it is not admitted; None:
+    it is."""
+
+    chance: float
+    refusal: NotServed | None
+
+
+UNKNOWN = Judgement(math.nan, None)
+"""Too little is known: whoever comes is admitted."""
+
+
+class PromiseAccount:
+    """What became of the promises of one frontend whose chance was known when they were made.
+
+    `expected` sums their chances, so it is near `kept` where promises are honest. `squares` sums the squares
+    of chance less outcome, which is 1 or 0: divided by `settled` it is the Brier score (Brier 1950), 0 at
+    best. `broken_after_loss`: the broken ones that ended within `promise_loss_s` of the loss of an instance.
+    """
+
+    __slots__ = ("broken_after_loss", "expected", "kept", "lost_at", "settled", "squares")
+
+    def __init__(self) -> None:
+        self.settled = 0
+        self.kept = 0
+        self.expected = 0.0
+        self.squares = 0.0
+        self.broken_after_loss = 0
+        self.lost_at = -math.inf
+
+    def settle(self, chance: float, kept: bool, now: float) -> None:
+        """A promise was kept or broken."""
+        if math.isnan(chance):
+            return
+        self.settled += 1
+        self.expected += chance
+        self.squares += (chance - kept) ** 2
+        self.kept += kept
+        self.broken_after_loss += not kept and now <= self.lost_at + limits.promise_loss_s
+
+
 class Promises:
     """The newest answers of one shard, by kind. `parameter` names an application, "": all are one."""
 
@@ -68,14 +112,14 @@ class Promises:
         late_s = max(took_s, limits.promise_shed_factor * meta.budget_s)
         self._newest_of(meta).append(AnsweredRequest(now, late_s, ahead, True))
 
-    def refusal(
+    def judge(
         self, meta: Meta, ahead: int, now: float, waiting: Iterable[tuple[Meta, float]] = ()
-    ) -> NotServed | None:
-        """Why a request that comes now, with so many open, is not admitted; None if it is. `waiting`: those
-        of the open ones that have waited longest, and for how many seconds."""
+    ) -> Judgement:
+        """Whether a request that comes now, with so many open, is admitted. `waiting`: those of the open ones
+        that have waited longest, and for how many seconds."""
         budget_s, kind = meta.budget_s, self._kind_of(meta)
         if budget_s <= 0.0:
-            return None
+            return UNKNOWN
         late = 0
         for other, waited_s in waiting:
             if budget_s < waited_s <= limits.promise_memory_s and self._kind_of(other) == kind:
@@ -85,10 +129,12 @@ class Promises:
             return _judged(known, late, budget_s, ahead)
         others = [answer for answer in self._newest_like(kind) if answer.tells(budget_s, ahead, now)]
         if len(others) < limits.promise_samples_min:
-            return None
-        refusal = _judged(others, 0, budget_s, ahead)
+            return UNKNOWN
+        judged = _judged(others, 0, budget_s, ahead)
         may_be_in_time = any(answer.would_take(0) <= budget_s for answer in others)
-        return None if refusal is None or (may_be_in_time and self._may_try(kind, now)) else refusal
+        if judged.refusal is not None and may_be_in_time and self._may_try(kind, now):
+            return UNKNOWN
+        return judged
 
     def _may_try(self, kind: tuple[str, int], now: float) -> bool:
         """Whether a kind of which too little is known may be tried once more, whatever others took."""
@@ -126,19 +172,20 @@ class Promises:
         return app if len(app) <= limits.promise_app_chars_max else "", octave
 
 
-def _judged(newest: list[AnsweredRequest], late: int, budget_s: float, ahead: int) -> NotServed | None:
-    """Whether a request is refused, by what the newest answers say, and by `late` others that are open and
+def _judged(newest: list[AnsweredRequest], late: int, budget_s: float, ahead: int) -> Judgement:
+    """Whether a request is admitted, by what the newest answers say, and by `late` others that are open and
     late by now."""
     in_time = sum([answer.would_take(ahead) <= budget_s for answer in newest])
     alone = sum([answer.would_take(0) <= budget_s for answer in newest]) + late
     count = len(newest) + late
     needed = max(limits.promise_chance_min * count, limits.promise_share_min * alone)
+    chance = in_time / count
     if in_time >= needed:
-        return None
+        return Judgement(chance, None)
     times = sorted([answer.would_take(ahead) for answer in newest])
     wait_s = times[min(math.ceil(needed), len(times)) - 1] - budget_s if times else budget_s
     message = (
         f"cannot be answered within {1000 * budget_s:.0f} ms: {ahead} requests are open, "
         f"and of the newest {count} {in_time} would be in time behind them"
     )
-    return NotServed(504, message, max(wait_s, 0.0), begun=False)
+    return Judgement(chance, NotServed(504, message, max(wait_s, 0.0), begun=False))

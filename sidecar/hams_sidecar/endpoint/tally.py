@@ -2,11 +2,12 @@
 is on the way of every request."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hams_protocol.frontend.promises import PromiseAccount
 from hams_protocol.graph import AdmissionPolicy
 from hams_sidecar.inference import InferenceOutcome, Reply, Shed, TimedOut, Unpromised
 from hams_sidecar.metrics import LATENCY_BUCKETS_S, Metrics
@@ -97,6 +98,37 @@ class RequestTally(Collector):
             received.add_metric((protocol,), counted.received)
             sent.add_metric((protocol,), counted.sent)
         yield from (seconds, received, sent)
+
+
+class ForeseenPromises(Collector):
+    """Whether promises whose chance was known when they were made are honest. `read`: the account of this
+    process, None while it has none."""
+
+    def __init__(self, metrics: Metrics, read: Callable[[], PromiseAccount | None]) -> None:
+        self._name = metrics.name
+        self._read = read
+        metrics.registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of this moment; none before a promise was settled."""
+        account = self._read()
+        if account is None or not account.settled:
+            return
+        promises = CounterMetricFamily(
+            self._name("foreseen_promises"),
+            "Promises whose chance was known; cause loss: soon after an instance was lost.",
+            labels=("outcome", "cause"),
+        )
+        broken = account.settled - account.kept
+        promises.add_metric(("kept", ""), account.kept)
+        promises.add_metric(("broken", "late"), broken - account.broken_after_loss)
+        promises.add_metric(("broken", "loss"), account.broken_after_loss)
+        yield promises
+        for name, what, value in (
+            ("foreseen_chances", "Their chances to be kept.", account.expected),
+            ("foreseen_squares", "Squared differences of chance and outcome (Brier).", account.squares),
+        ):
+            yield CounterMetricFamily(self._name(name), what, value=value)
 
 
 class PromiseTally(Collector):

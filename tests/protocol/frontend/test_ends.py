@@ -63,10 +63,10 @@ def test_asks_of_unknown_applications_make_no_shard_forget_what_it_has_measured(
     slow = Meta((("app", "slow"),), budget_s=0.1)
     for _ in range(20):
         promises.answered(slow, 1.0, 9, 0.0)
-    assert promises.refusal(slow, 9, 1.0) is not None
+    assert promises.judge(slow, 9, 1.0).refusal is not None
     for number in range(limits.promise_kinds_max):
-        promises.refusal(Meta((("app", f"nobody {number}"),), budget_s=0.1), 9, 1.0)
-    assert promises.refusal(slow, 9, 1.0) is not None, "nothing else was answered meanwhile"
+        promises.judge(Meta((("app", f"nobody {number}"),), budget_s=0.1), 9, 1.0)
+    assert promises.judge(slow, 9, 1.0).refusal is not None, "nothing else was answered meanwhile"
 
 
 def test_an_ask_that_was_refused_for_want_of_room_is_not_begun_when_it_comes_again():

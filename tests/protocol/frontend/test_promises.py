@@ -1,5 +1,6 @@
 """Admission by promise (section 5): what cannot be in time is refused before it is logged."""
 
+import math
 import random
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -9,7 +10,7 @@ from frontend_net import Net, graph, op
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteLog, NotServed
-from hams_protocol.frontend.promises import Promises
+from hams_protocol.frontend.promises import PromiseAccount, Promises
 from hams_protocol.graph import FRONTEND, AdmissionPolicy, Graph
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import LATE, ClientForward, ClientForwardAnswer, Kind, Meta, ModelError
@@ -32,7 +33,7 @@ def meta(budget_s: float, app: str = "") -> Meta:
 
 def test_what_a_queue_makes_late_is_refused_and_an_emptier_one_admits_it():
     promises = learnt(0.9, ahead=9)
-    refusal = promises.refusal(meta(0.5), 9, 1.0)
+    refusal = promises.judge(meta(0.5), 9, 1.0).refusal
     assert refusal == NotServed(
         504,
         "cannot be answered within 500 ms: 9 requests are open, and of the newest 20 0 would be in time "
@@ -40,54 +41,54 @@ def test_what_a_queue_makes_late_is_refused_and_an_emptier_one_admits_it():
         pytest.approx(0.4),
         begun=False,
     )
-    assert promises.refusal(meta(0.5), 4, 1.0) is None
-    assert promises.refusal(meta(0.9), 9, 1.0) is None
-    assert promises.refusal(meta(0.9), 13, 1.0) is not None
+    assert promises.judge(meta(0.5), 4, 1.0).refusal is None
+    assert promises.judge(meta(0.9), 9, 1.0).refusal is None
+    assert promises.judge(meta(0.9), 13, 1.0).refusal is not None
 
 
 def test_what_was_quick_in_an_empty_shard_says_little_of_a_full_one():
-    assert learnt(0.02).refusal(meta(0.2), 50, 1.0) is None
+    assert learnt(0.02).judge(meta(0.2), 50, 1.0).refusal is None
 
 
 def test_what_takes_longer_than_its_budget_anyhow_is_refused_in_an_empty_shard():
-    assert learnt(1.0).refusal(meta(0.5), 0, 1.0) is not None
+    assert learnt(1.0).judge(meta(0.5), 0, 1.0).refusal is not None
 
 
 def test_what_is_often_late_without_any_queue_is_not_refused_for_that():
     promises = learnt(0.01, count=10, budget_s=0.2)
     for _ in range(10):
         promises.answered(meta(0.2), 0.5, 0, 0.0)
-    assert promises.refusal(meta(0.2), 0, 1.0) is None
+    assert promises.judge(meta(0.2), 0, 1.0).refusal is None
 
 
 @pytest.mark.parametrize("count", range(limits.promise_samples_min))
 def test_with_little_known_everything_is_admitted(count):
-    assert learnt(9.0, count=count).refusal(meta(0.1), 5, 1.0) is None
+    assert learnt(9.0, count=count).judge(meta(0.1), 5, 1.0).refusal is None
 
 
 def test_a_shard_that_refuses_everything_measures_again():
     promises = learnt(9.0)
-    assert promises.refusal(meta(0.1), 0, limits.promise_memory_s) is not None
-    assert promises.refusal(meta(0.1), 0, limits.promise_memory_s + 0.1) is None
+    assert promises.judge(meta(0.1), 0, limits.promise_memory_s).refusal is not None
+    assert promises.judge(meta(0.1), 0, limits.promise_memory_s + 0.1).refusal is None
 
 
 def test_a_request_without_a_deadline_is_admitted():
-    assert learnt(9.0).refusal(meta(0.0), 50, 1.0) is None
+    assert learnt(9.0).judge(meta(0.0), 50, 1.0).refusal is None
 
 
 def test_what_was_shed_counts_as_late():
     promises = Promises("")
     for _ in range(20):
         promises.shed(meta(0.2), 0.01, 3, 0.0)
-    assert promises.refusal(meta(0.2), 3, 1.0) is not None
+    assert promises.judge(meta(0.2), 3, 1.0).refusal is not None
 
 
 def test_applications_are_judged_apart_and_hostile_ones_take_bounded_memory():
     promises = learnt(1.0, ahead=9, app="long")
     for _ in range(20):
         promises.answered(meta(1.0, "short"), 0.05, 9, 0.0)
-    assert promises.refusal(meta(0.5, "long"), 9, 1.0) is not None
-    assert promises.refusal(meta(0.5, "short"), 9, 1.0) is None
+    assert promises.judge(meta(0.5, "long"), 9, 1.0).refusal is not None
+    assert promises.judge(meta(0.5, "short"), 9, 1.0).refusal is None
     for number in range(100_000):
         promises.answered(meta(1.0, f"{number}"), 1.0, 9, 0.0)
     promises.answered(meta(1.0, "x" * 1_000_000), 1.0, 9, 0.0)
@@ -101,37 +102,62 @@ def test_what_was_shed_says_nothing_of_those_who_have_more():
         promises.shed(meta(0.26), 0.01, 0, 0.0)
     for _ in range(10):
         promises.answered(meta(0.45), 0.6, 0, 0.0)
-    assert promises.refusal(meta(0.45), 0, 1.0) is not None
-    assert promises.refusal(meta(0.3), 0, 1.0) is not None
-    assert learnt(0.01, count=10).refusal(meta(0.9), 0, 1.0) is None
+    assert promises.judge(meta(0.45), 0, 1.0).refusal is not None
+    assert promises.judge(meta(0.3), 0, 1.0).refusal is not None
+    assert learnt(0.01, count=10).judge(meta(0.9), 0, 1.0).refusal is None
 
 
 def test_requests_that_have_waited_longer_than_a_deadline_count_before_they_are_answered():
     promises = learnt(0.1)
     open_ = [(meta(0.9), 0.8)] * 5 + [(meta(0.9), 0.2)] * 5
-    assert promises.refusal(meta(0.7), 10, 1.0, open_) is not None
-    assert promises.refusal(meta(0.9), 10, 1.0, open_) is None, "nobody has waited so long"
-    assert promises.refusal(meta(0.7, "x"), 10, 1.0, open_) is None, "of another application"
+    assert promises.judge(meta(0.7), 10, 1.0, open_).refusal is not None
+    assert promises.judge(meta(0.9), 10, 1.0, open_).refusal is None, "nobody has waited so long"
+    assert promises.judge(meta(0.7, "x"), 10, 1.0, open_).refusal is None, "of another application"
 
 
 def test_requests_that_hang_for_ever_do_not_close_a_shard():
     hung = [(meta(0.7), limits.promise_memory_s + 0.1)] * limits.promise_waiting_max
-    assert learnt(0.1).refusal(meta(0.7), 64, 1.0, hung) is None
-    assert Promises("").refusal(meta(0.7), 64, 1.0, hung) is None
-    assert Promises("").refusal(meta(0.7), 64, 1.0, [(meta(0.7), 1.0)] * 8) is not None
+    assert learnt(0.1).judge(meta(0.7), 64, 1.0, hung).refusal is None
+    assert Promises("").judge(meta(0.7), 64, 1.0, hung).refusal is None
+    assert Promises("").judge(meta(0.7), 64, 1.0, [(meta(0.7), 1.0)] * 8).refusal is not None
 
 
 def test_a_kind_of_which_nothing_is_known_is_tried_once_in_a_while():
     promises = learnt(1.0, ahead=19)
     quick, hopeless = meta(0.1), meta(0.04)
-    assert promises.refusal(quick, 19, 1.0) is None
-    assert promises.refusal(quick, 19, 1.0) is not None
-    assert promises.refusal(quick, 19, 1.0 + limits.promise_try_s) is None
-    assert promises.refusal(hopeless, 19, 1.0) is not None
+    assert promises.judge(quick, 19, 1.0).refusal is None
+    assert promises.judge(quick, 19, 1.0).refusal is not None
+    assert promises.judge(quick, 19, 1.0 + limits.promise_try_s).refusal is None
+    assert promises.judge(hopeless, 19, 1.0).refusal is not None
     for number in range(1_000):
-        promises.refusal(meta(0.1, f"{number}"), 19, 1.0)
-        promises.refusal(meta(2.0 ** (number - 500)), 99, 1.0)
+        promises.judge(meta(0.1, f"{number}"), 19, 1.0)
+        promises.judge(meta(2.0 ** (number - 500)), 99, 1.0)
     assert len(promises._tried) <= limits.promise_kinds_max
+
+
+def test_a_promise_has_the_chance_by_which_it_was_judged():
+    promises = learnt(0.1, count=15)
+    for _ in range(5):
+        promises.answered(meta(0.5), 0.6, 0, 0.0)
+    assert promises.judge(meta(0.5), 0, 1.0) == (0.75, None)
+    assert math.isnan(Promises("").judge(meta(0.5), 0, 1.0).chance), "nothing is known"
+    tried = learnt(1.0, ahead=19).judge(meta(0.1), 19, 1.0)
+    assert math.isnan(tried.chance)
+    assert tried.refusal is None, "it is let in although it would be refused"
+
+
+def test_an_account_tells_whether_promises_were_honest():
+    account = PromiseAccount()
+    for number in range(8):
+        account.settle(0.75, number % 4 > 0, 10.0)
+    account.settle(math.nan, False, 10.0)
+    assert (account.settled, account.kept, account.expected) == (8, 6, 6.0)
+    assert account.squares == pytest.approx(6 * 0.25**2 + 2 * 0.75**2)
+    account.lost_at = 9.0
+    account.settle(0.5, False, 9.0 + limits.promise_loss_s)
+    account.settle(0.5, True, 9.0)
+    account.settle(0.5, False, 9.1 + limits.promise_loss_s)
+    assert account.broken_after_loss == 1
 
 
 class KindsServer:
@@ -158,7 +184,7 @@ class KindsServer:
             takes, budget = self.SHORT if random_.random() < 0.1 else self.LONG
             ahead = len(self.waiting) + len(self.open_until)
             self.short += budget == self.SHORT[1]
-            if self.admits and self.promises.refusal(meta(budget), ahead, at) is not None:
+            if self.admits and self.promises.judge(meta(budget), ahead, at).refusal is not None:
                 continue
             heappush(self.waiting, (at + budget, at, takes, budget, ahead))
         self.serve_until(at + 100.0)
@@ -209,7 +235,7 @@ class OutageServer:
                 self.late += ends - since > 0.25
                 self.promises.answered(meta(0.25), ends - since, ahead, ends)
             waited = [(meta(0.25), at - since) for since, _ in self.open] if self.tells else []
-            if self.promises.refusal(meta(0.25), len(self.open), at, waited) is not None:
+            if self.promises.judge(meta(0.25), len(self.open), at, waited).refusal is not None:
                 self.refused += 1
                 self.after += at > 7.5
             else:
@@ -246,7 +272,7 @@ class Server:
             self.ask(at, random_)
 
     def ask(self, now: float, random_: random.Random) -> None:
-        if self.admits and self.promises.refusal(meta(0.2), self.open, now) is not None:
+        if self.admits and self.promises.judge(meta(0.2), self.open, now).refusal is not None:
             self.refused += 1
             return
         self.queue.append((now, self.open))
@@ -321,6 +347,30 @@ def test_an_owner_counts_the_requests_that_nobody_answers():
     refused = net.ask("F-1", "one more", budget=0.5)
     net.run()
     assert not net.answers[refused].begun
+
+
+def test_an_owner_says_what_became_of_its_promises():
+    net = Net(promised(graph(op("p", FRONTEND)))).start()
+    for number in range(limits.promise_samples_min):
+        net.ask("F-1", f"first {number}", budget=0.5)
+        net.run()
+    account = net.machines["F-1"].promises
+    assert account.settled == 0, "nothing was known when they were made"
+    net.op("p").auto = False
+    for name in ("late", "too late"):
+        net.ask("F-1", name, budget=0.5)
+        net.run()
+        net.now += 0.6
+        if name == "too late":
+            net.commit(replace(net.topology, revoked=(*net.topology.revoked, "p-9")))
+        for request in net.op("p").requests():
+            net.op("p").answer(request)
+        net.run()
+    net.op("p").auto = True
+    net.ask("F-1", "in time", budget=0.9)
+    net.run()
+    assert (account.settled, account.kept, account.broken_after_loss) == (3, 1, 1)
+    assert 0.0 < account.expected <= account.settled
 
 
 def test_another_frontend_is_told_that_nothing_has_begun():

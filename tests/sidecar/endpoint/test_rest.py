@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 
+from hams_protocol.frontend.promises import PromiseAccount
 from hams_protocol.graph import AdmissionPolicy, AppSpec, FrontendSpec
 from hams_sidecar.datatypes import NUMPY
 from hams_sidecar.endpoint import json_data, rest
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request, heads_known_max
 from hams_sidecar.endpoint.signature import Signature
+from hams_sidecar.endpoint.tally import ForeseenPromises
 from hams_sidecar.inference import (
     Conflict,
     Full,
@@ -36,6 +38,7 @@ from hams_sidecar.inference import (
     TraceContext,
     Unpromised,
 )
+from hams_sidecar.metrics import Metrics
 
 INFER = "/v2/models/digits/infer"
 ONE_ROW = {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -365,6 +368,27 @@ async def test_promises_that_are_kept_broken_and_refused_are_counted(serve) -> N
     text = running.metrics.render()[0].decode()
     for outcome, count in (("kept", 1), ("broken", 2), ("refused", 1)):
         assert f'hams_frontend_promises_total{{outcome="{outcome}"}} {count}.0' in text
+
+
+def test_promises_whose_chance_was_known_are_told_with_it() -> None:
+    metrics, accounts = Metrics("frontend"), list[PromiseAccount]()
+    ForeseenPromises(metrics, lambda: accounts[0] if accounts else None)
+    assert b"foreseen" not in metrics.render()[0], "it has not begun"
+    accounts.append(PromiseAccount())
+    assert b"foreseen" not in metrics.render()[0], "and then, no promise was settled"
+    accounts[0].settle(0.75, True, 1.0)
+    accounts[0].settle(0.75, False, 1.0)
+    accounts[0].lost_at = 1.0
+    accounts[0].settle(0.5, False, 2.0)
+    text = metrics.render()[0].decode()
+    for line in (
+        'promises_total{cause="",outcome="kept"} 1.0',
+        'promises_total{cause="late",outcome="broken"} 1.0',
+        'promises_total{cause="loss",outcome="broken"} 1.0',
+        "chances_total 2.0",
+        "squares_total 0.875",
+    ):
+        assert f"hams_frontend_foreseen_{line}" in text
 
 
 async def test_an_application_may_have_a_deadline_of_its_own(serve) -> None:
