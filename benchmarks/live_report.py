@@ -137,6 +137,25 @@ def reliability_of(page: str) -> list[tuple[float, float, int]]:
     ]
 
 
+def forecast_of(page: str) -> dict[str, float] | None:
+    """From a page of metrics: how many batches had their time predicted, their seconds as `predicted` and
+    `measured`, and how many batches were chosen before much was learnt (`point`). After a kill these are the
+    successor's, as the page of the primary went with it. None where nothing predicts."""
+    names = {
+        "hams_proxy_forecast_batches_total": "batches",
+        "hams_proxy_forecast_seconds_total": "predicted",
+        "hams_proxy_forecast_measured_seconds_total": "measured",
+        "hams_proxy_decisions_total": "point",
+    }
+    sums: dict[str, float] = dict.fromkeys(names.values(), 0.0)
+    for line in page.splitlines():
+        name, _, labels = line.partition("{")
+        told = names.get(name)
+        if told is not None and (told != "point" or 'kind="point"' in labels):
+            sums[told] += float(line.rpartition(" ")[2])
+    return {name: round(value, 4) for name, value in sums.items()} if sums["batches"] else None
+
+
 def predicted_and_kept(bands: list[tuple[float, float, int]]) -> tuple[float, float] | None:
     """Of all units, the mean of the chances and the share in time; None of none."""
     units = sum([count for _, _, count in bands])
@@ -182,6 +201,13 @@ def print_table(result: Result) -> None:
             print(
                 f"    units run: {predicted:.3f} predicted to be in time at their operator, {kept:.3f} were; "
                 f"goal within {GOAL_PREDICTED:g}: {verdict}"
+            )
+        forecast = row.get("forecast")
+        if forecast is not None:
+            since = "since the last kill " if "kills" in row else ""
+            print(
+                f"    {forecast['batches']:.0f} batches {since}took {forecast['measured']:.2f} s, "
+                f"{forecast['predicted']:.2f} predicted; {forecast['point']:.0f} chosen before learning"
             )
         for problem in (*row["failed"][:5], *row["violations"][:5]):
             print(f"    {problem}")

@@ -16,6 +16,7 @@ import shutil
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from benchmarks.live_report import (
     WARM_UP_S,
     Cell,
     Seen,
+    forecast_of,
     plot,
     print_table,
     reliability_of,
@@ -189,6 +191,7 @@ async def measure_cell(cell: Cell) -> dict[str, Any]:
             await supervisor.stop()
         row = row_of(cell, trace, expected, seen)
         row["reliability"] = reliability_of(page)
+        row["forecast"] = forecast_of(page)
         row["load_average"] = [round(load_before, 1), round(os.getloadavg()[0], 1)]
         return row | await asyncio.to_thread(judged, history, {})
     finally:
@@ -272,6 +275,7 @@ async def _kill_again(cell: Cell, begin: float, supervisor: Supervisor, seen: Se
         primary = next(item for item in (await supervisor.view()).instances if item.role == "primary")
         for pid in (primary.model_pid, primary.proxy_pid):
             if pid:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # a proxy ends by itself once its model has gone
+                    os.kill(pid, signal.SIGKILL)
         seen.kills.append(time.monotonic() - begin)
         at = max(at + cell.kill_s, now_s + cell.kill_s)

@@ -50,7 +50,7 @@ class Promising(Door):
         oldest = islice(self._open.values(), limits.promise_waiting_max)
         waiting = [(of, now - since) for of, since, _ in oldest]
         ahead = len(self._open)
-        if self._promises.refusal(meta, ahead, now, waiting) is not None:
+        if self._promises.judge(meta, ahead, now, waiting).refusal is not None:
             return False
         self._open[unit.number] = meta, now, ahead
         return True

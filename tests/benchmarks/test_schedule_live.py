@@ -14,6 +14,7 @@ from benchmarks.live_report import (
     Cell,
     Seen,
     after_kills,
+    forecast_of,
     plot,
     predicted_and_kept,
     print_table,
@@ -180,3 +181,14 @@ def test_predicted_chances_are_summed_over_instances_by_band() -> None:
     assert predicted_and_kept(bands) == (pytest.approx(0.75), pytest.approx(0.8125))
     assert reliability_of("hams_proxy_policy 1") == []
     assert predicted_and_kept([]) is None
+
+
+def test_what_a_successor_predicts_is_told_beside_what_it_took() -> None:
+    page = """hams_proxy_forecast_batches_total{operator="a"} 40
+hams_proxy_forecast_seconds_total{operator="a"} 4.5
+hams_proxy_forecast_measured_seconds_total{operator="a"} 5
+hams_proxy_decisions_total{operator="a",kind="full"} 38
+hams_proxy_decisions_total{operator="a",kind="point"} 2
+"""
+    assert forecast_of(page) == {"batches": 40.0, "predicted": 4.5, "measured": 5.0, "point": 2.0}
+    assert forecast_of("hams_proxy_policy 1") is None

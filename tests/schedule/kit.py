@@ -48,21 +48,21 @@ def time_of(alone: float, rows: int) -> float:
     return alone * (0.75 + 0.25 * rows)
 
 
-def profiles(seed: int = 1, samples: int = 150) -> Profiles:
-    """Two applications, short and long, with batches of all sizes."""
+def profiles(seed: int = 1, samples: int = 150, scale: float = 1.0) -> Profiles:
+    """Two applications, short and long, with batches of all sizes; all times are `scale` times as long."""
     drawn = random.Random(seed)
     learnt = Profiles()
     for _ in range(samples):
         for app, mean in (("short", SHORT_S), ("long", LONG_S)):
             learnt.classify(app, math.nan)
-            learnt.observe_alone(app, math.nan, drawn.gauss(mean, mean / 10))
+            learnt.observe_alone(app, math.nan, scale * drawn.gauss(mean, mean / 10))
     learnt.settle()
     classes = {app: learnt.classes.class_of(app, math.nan) for app in ("short", "long")}
     for rows in (2, 3, 4, 6, 8):
         for _ in range(12):
             app = drawn.choice(("short", "long"))
             mean = SHORT_S if app == "short" else LONG_S
-            longest = max(drawn.gauss(mean, mean / 10) for _ in range(rows))
+            longest = scale * max(drawn.gauss(mean, mean / 10) for _ in range(rows))
             learnt.observe_batch([classes[app]] * rows, rows, time_of(longest, rows), 0.0)
     learnt.settle()
     return learnt

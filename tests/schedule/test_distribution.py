@@ -147,6 +147,19 @@ def test_a_shift_of_all_times_changes_no_decision(units: list[tuple[str, float]]
 
 
 SHARED = profiles()
+SLOWER = profiles(scale=8.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["short", "long"]), st.floats(0.0, 1.0)), min_size=1, max_size=25),
+)
+def test_a_slower_model_with_later_deadlines_changes_no_decision(units: list[tuple[str, float]]) -> None:
+    units = [(app, round(slack, 3) + 0.0003) for app, slack in units]
+    here, there = queue(SHARED, units), queue(SLOWER, [(app, 8.0 * slack) for app, slack in units])
+    assert len(here.late(0.0)) == len(there.late(0.0))
+    batches = [[(unit.cls, unit.rows) for unit in policy.take(0.0)] for policy in (here, there)]
+    assert batches[0] == batches[1]
 
 
 def test_other_names_of_classes_change_nothing() -> None:

@@ -11,7 +11,7 @@ from hams_schedule.pending import Span
 from hams_schedule.policies.base import Policy
 from hams_schedule.policies.distribution import Distribution
 from hams_schedule.profile import Profiles
-from hams_schedule.scheduler import U
+from hams_schedule.scheduler import SchedulerPort, U
 from hams_schedule.serving import guarded
 
 from .kit import LONG_S, MAX_ROWS, POLICIES, SHORT_S, Work, profiles, serve
@@ -61,6 +61,23 @@ def test_a_policy_of_noise_is_switched_off_within_thirty_seconds() -> None:
     serve(policy, arrivals, lambda batch: [])
     assert policy.name != "distribution"
     assert policy.switches == 1
+
+
+def in_time(policy: SchedulerPort[Work], learnt: Profiles, seconds: float) -> tuple[float, int]:
+    """The share of requests that are in time, and how many there are."""
+    arrivals = traffic(seconds, 30.0, learnt)
+    served = serve(policy, arrivals, lambda batch: [])
+    return len([left for left in served.left_s if left >= 0.0]) / len(arrivals), len(arrivals)
+
+
+def test_noise_costs_no_more_than_the_time_until_it_is_switched_off() -> None:
+    """Over ten minutes less than three points of what is in time under the policy that takes over."""
+    first, second = profiles(), profiles()
+    policy, simple = noisy(first), guarded(MAX_ROWS, True, second)._serving["deadline"]()
+    rate, count = in_time(policy, first, 600.0)
+    assert count > 10_000
+    assert (policy.name, policy.switches) == ("deadline", 1), "and it does not flap"
+    assert rate > in_time(simple, second, 600.0)[0] - 0.03
 
 
 def test_units_that_wait_go_along_when_the_policy_is_switched() -> None:
