@@ -5,10 +5,14 @@ Measured is what serves: the queue of a proxy, with its guard and its laws, and 
 decision with roll-outs, which runs beside the model or between long batches; `add` is an arrival. The kinds
 of queue are what makes decisions costly: deadlines so short that some are late, many shapes of requests, an
 order to keep, and units that are late and run all the same.
+
+Last comes what the queue of an operator with `policy: Fifo` costs: the whole way of a unit through it, as the
+core goes it for a batch of one.
 """
 
 import argparse
 import gc
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +26,7 @@ from benchmarks.report import Result, deliver, rows_of
 from benchmarks.virtual_time import PLAN_SLICE_S, teach
 from benchmarks.workloads import CASES, ROWS_MAX
 from hams_load.traffic import percentile
-from hams_protocol.batching import Timing
+from hams_protocol.batching import Fifo, Timing
 from hams_protocol.graph import FRONTEND, BatchPolicy, SchedulePolicy, WhenLate
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.joins import Stage, Unit
@@ -39,6 +43,8 @@ BATCH_S = 0.05
 """How long a batch takes."""
 SESSIONS = 3_000
 SHAPES = 100
+FIFO_UNITS = 100_000
+FIFO_ROUNDS = 5
 GOALS_US = {"add_p50_us": 5.0, "decide_p99_us": 100.0}
 """What an arrival and a decision may cost with the most pending in the usual queue, compiled."""
 
@@ -91,6 +97,7 @@ def main_of(options: argparse.Namespace) -> int:
         "case": CASE,
         "compiled": not decision.__file__.endswith(".py"),
         "goals": goals,
+        "fifo_us": round(1e6 * fifo_s(FIFO_UNITS // 10 if options.short else FIFO_UNITS), 2),
         "rows": rows,
     }
     deliver(result, options, print_table, plot)
@@ -115,6 +122,25 @@ def unit_of(number: int, app: int, shape: int) -> Unit:
     )
     made.stage = Stage.READY
     return made
+
+
+def fifo_s(units: int) -> float:
+    """CPU seconds that the core's own queue costs one unit, all its calls together: the least of some rounds,
+    for what others add is more than it costs."""
+    queue, unit = Fifo(BatchPolicy(ROWS_MAX, 0.0)), unit_of(0, 0, 0)
+    timing = Timing(BATCH_S, BATCH_S, True)
+    least = math.inf
+    for _ in range(FIFO_ROUNDS):
+        began = time.thread_time()
+        for batch in range(units):
+            now = float(batch)
+            queue.add(unit, now)
+            queue.deadline()
+            queue.late(now)
+            queue.started(batch, queue.take(now), now)
+            queue.finished(batch, timing, now)
+        least = min(least, time.thread_time() - began)
+    return least / units
 
 
 class OfferedLoad:
@@ -212,6 +238,7 @@ def print_table(result: Result) -> None:
     print(f"{'queue':16} {'pending':>8} " + " ".join(f"{name.removesuffix('_us'):>11}" for name in columns))
     for row in rows_of(result):
         print(f"{row['kind']:16} {row['pending']:8} " + " ".join(f"{row[name]:11.1f}" for name in columns))
+    print(f"Fifo: {result['fifo_us']:.2f} us a unit, in batches of one, all calls together")
     goals, here = result["goals"], "" if result["compiled"] else ", but not compiled"
     assert isinstance(goals, list)
     for goal in goals:

@@ -204,8 +204,9 @@ def test_what_an_arrival_and_a_decision_cost_is_judged(capsys: pytest.CaptureFix
     row = {"kind": "usual", "pending": 10_000, **costs, "decide_p99_us": 100.1}
     goals = schedule_micro.verdicts(row)
     assert [(goal["what"], goal["met"]) for goal in goals] == [("add_p50_us", True), ("decide_p99_us", False)]
-    schedule_micro.print_table({"case": "x", "compiled": True, "rows": [row], "goals": goals})
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    schedule_micro.print_table({"case": "x", "compiled": True, "rows": [row], "goals": goals, "fifo_us": 0.4})
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "Fifo: 0.40 us a unit, in batches of one, all calls together",
         "goal: add_p50 <= 5 us at 10,000 pending, compiled: 4 us: met",
         "goal: decide_p99 <= 100 us at 10,000 pending, compiled: 100.1 us: missed",
     ]
