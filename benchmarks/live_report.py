@@ -156,6 +156,12 @@ def forecast_of(page: str) -> dict[str, float] | None:
     return {name: round(value, 4) for name, value in sums.items()} if sums["batches"] else None
 
 
+def policies_of(page: str) -> list[str]:
+    """From a page of metrics, the policies that serve: a failed one has given way to `Fifo`."""
+    labels = [line for line in page.splitlines() if line.startswith("hams_proxy_policy{")]
+    return sorted({line.partition('name="')[2].partition('"')[0] for line in labels if line.endswith(" 1")})
+
+
 def predicted_and_kept(bands: list[tuple[float, float, int]]) -> tuple[float, float] | None:
     """Of all units, the mean of the chances and the share in time; None of none."""
     units = sum([count for _, _, count in bands])
@@ -202,6 +208,8 @@ def print_table(result: Result) -> None:
                 f"    units run: {predicted:.3f} predicted to be in time at their operator, {kept:.3f} were; "
                 f"goal within {GOAL_PREDICTED:g}: {verdict}"
             )
+        if row.get("serve"):
+            print(f"    at the end {' and '.join(row['serve'])} serve{'s' * (len(row['serve']) == 1)}")
         forecast = row.get("forecast")
         if forecast is not None:
             since = "since the last kill " if "kills" in row else ""

@@ -36,6 +36,7 @@ from benchmarks.live_report import (
     Seen,
     forecast_of,
     plot,
+    policies_of,
     print_table,
     reliability_of,
     row_of,
@@ -192,6 +193,7 @@ async def measure_cell(cell: Cell) -> dict[str, Any]:
         row = row_of(cell, trace, expected, seen)
         row["reliability"] = reliability_of(page)
         row["forecast"] = forecast_of(page)
+        row["serve"] = policies_of(page)
         row["load_average"] = [round(load_before, 1), round(os.getloadavg()[0], 1)]
         return row | await asyncio.to_thread(judged, history, {})
     finally:

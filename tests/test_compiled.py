@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,20 @@ def test_a_module_without_such_classes_is_left_as_it_is() -> None:
 
 WIRE = ("tests/wire/test_peers_codec.py", "tests/wire/test_versions.py", "tests/wire/test_spec.py")
 """What depends on the marks of the core's classes, beside the core."""
+SCHEDULE = (
+    "calibration",
+    "distribution",
+    "ordering",
+    "pending",
+    "profile",
+    "score",
+    "serving",
+    "shapes",
+    "speed",
+    "stored",
+)
+"""Tests of policies that make no class of their own of one that is compiled. The compiler takes liberties with
+numbers: `sum(...) / sum(...)` was a TypeError, and so was an integer where a float is declared."""
 
 
 def compilation() -> Path | None:
@@ -201,9 +216,12 @@ def test_every_class_of_the_core_has_the_defaults_of_its_source(form: Path) -> N
     assert strip.sub("", json.dumps(reports[0])) == strip.sub("", json.dumps(reports[1]))
 
 
-def test_the_wires_tests_pass_on_the_other_form_of_the_core(form: Path) -> None:
+@pytest.mark.parametrize(
+    "files", [WIRE, [f"tests/schedule/test_{name}.py" for name in SCHEDULE]], ids=["wire", "schedule"]
+)
+def test_tests_pass_on_the_other_form_of_the_core(form: Path, files: Sequence[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *WIRE],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],
         cwd=SIDECAR.parent,
         capture_output=True,
         text=True,

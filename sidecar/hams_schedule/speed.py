@@ -65,13 +65,15 @@ class Speed:
 
 def ratio(batches: list[FirstBatch]) -> float:
     """The logarithm of what batches took over what they were expected to take."""
-    return math.log(sum([batch.time for batch in batches]) / sum([batch.expected_s for batch in batches]))
+    took, expected = [batch.time for batch in batches], [batch.expected_s for batch in batches]
+    return math.log(math.fsum(took) / math.fsum(expected))  # compiled, one `sum` over another is a TypeError
 
 
 def error(batches: list[FirstBatch], samples: int) -> float:
     """The standard error of that: by chance among these batches, and in the laws, which were learnt from
     `samples`."""
-    expected = sum([batch.expected_s for batch in batches])
-    here = sum([batch.variance for batch in batches]) / (expected * expected)
-    alone = sum([batch.variance / (batch.expected_s * batch.expected_s) for batch in batches]) / len(batches)
+    expected = math.fsum([batch.expected_s for batch in batches])
+    here = math.fsum([batch.variance for batch in batches]) / (expected * expected)
+    shares = [batch.variance / (batch.expected_s * batch.expected_s) for batch in batches]
+    alone = math.fsum(shares) / len(batches)
     return math.sqrt(here + alone / max(samples, 1))

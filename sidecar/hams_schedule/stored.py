@@ -8,6 +8,7 @@ nothing of them is believed. Loss is harmless.
 import json
 import math
 import zlib
+from contextlib import suppress
 from typing import Final
 
 from hams_schedule.classes import REST
@@ -255,17 +256,14 @@ def _numbers(value: object, where: str, count: int | None) -> list[float]:
         raise ProfileRefused(f"{where}: expected a list of {count or 'some'} numbers, found {_shown(value)}")
     numbers: list[float] = []
     for item in value:
-        if isinstance(item, bool) or not isinstance(item, (int, float)) or not _is_finite(item):
+        number = math.nan
+        if not isinstance(item, bool) and isinstance(item, (int, float)):
+            with suppress(OverflowError):  # an integer that no float holds
+                number = float(item)
+        if not math.isfinite(number):
             raise ProfileRefused(f"{where}: expected finite numbers, found {_shown(item)}")
-        numbers.append(float(item))
+        numbers.append(number)
     return numbers
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an integer that no float holds
-        return False
 
 
 def _whole(text: str, where: str, most: int) -> int:

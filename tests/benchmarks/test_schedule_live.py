@@ -16,6 +16,7 @@ from benchmarks.live_report import (
     after_kills,
     forecast_of,
     plot,
+    policies_of,
     predicted_and_kept,
     print_table,
     reliability_of,
@@ -192,3 +193,10 @@ hams_proxy_decisions_total{operator="a",kind="point"} 2
 """
     assert forecast_of(page) == {"batches": 40.0, "predicted": 4.5, "measured": 5.0, "point": 2.0}
     assert forecast_of("hams_proxy_policy 1") is None
+
+
+def test_a_policy_that_was_replaced_is_seen() -> None:
+    page = (
+        'hams_proxy_policy{operator="a",name="Fifo"} 1\nhams_proxy_policy{operator="b",name="Deadline"} 1\n'
+    )
+    assert policies_of(page) == ["Deadline", "Fifo"]

@@ -18,5 +18,6 @@ async def test_f1_a_primary_dies_under_deadlines_and_each_request_is_answered_on
     assert not row["failed"], row["failed"]
     assert row["ok"], row["violations"]
     assert row["live"] > 0.0, "somebody was in time"
+    assert row["serve"] == ["Distribution"]
     assert row["forecast"]["batches"] > 0
     assert row["forecast"]["point"] == 0, "a promoted backup knows what the lost primary had learnt"
