@@ -155,7 +155,7 @@ SCHEDULE = (
     "speed",
     "stored",
 )
-"""Tests of policies that make no class of their own of one that is compiled. The compiler takes liberties with
+"""Tests of policies that make no class of their own of a compiled one. The compiler takes liberties with
 numbers: `sum(...) / sum(...)` was a TypeError, and so was an integer where a float is declared."""
 
 
