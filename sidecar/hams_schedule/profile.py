@@ -171,6 +171,8 @@ class Profiles:
             if weight == 1.0 and self.times.known(rows):  # an extrapolation that is off is no drift
                 self._watch(max([cls for cls, _ in counts], key=self._mean_of), time, base + slope * longest)
             self.times.observe(rows, longest, time, weight)
+            if self.times.is_news(rows):  # or the size would be tried on and on
+                self._fresh = refresh_samples_max
         self.records.append(Record(counts, rows, time, weight, now))
         self._batches += 1
         if self._batches % sweep_batches == 0:

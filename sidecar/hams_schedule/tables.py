@@ -12,6 +12,7 @@ from hams_schedule.classes import REST
 from hams_schedule.limits import grid_cells, law_steps, laws_cached_max, table_rows_max
 from hams_schedule.profile import Profiles
 from hams_schedule.shapes import Cdf, Grid, power
+from hams_schedule.times import SURCHARGE
 
 SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 """Rows of the batches that are considered."""
@@ -20,8 +21,9 @@ QUICK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 CONFIDENCES: Final = (0.60, 0.75, 0.90, 0.97)
 """Chances with which the earliest member of a candidate is to be in time. With lower ones less is in time: a
 batch that is likely to be late keeps the model from those that still have time."""
-MIDDLE: Final = 2
-"""The index of .90 among `CONFIDENCES`."""
+MIDDLE: Final = 0
+"""The index of .60 among `CONFIDENCES`: who has less chance is lost to a roll-out. By a higher one all units
+of a class would be whose law has a long tail."""
 DROP: Final = 0.02
 """A unit whose chance alone is less is late."""
 SURE: Final = 0.9995
@@ -103,6 +105,11 @@ class TimeTables:
         """The rank of a class; that of everything else if it has no law."""
         rank = self.rank.get(cls)
         return self.rank[REST] if rank is None else rank
+
+    def guess(self, expected: float, rows: int) -> float:
+        """What a batch of so many rows takes that is `expected` to take so long, without the surcharge of a
+        size that was not measured."""
+        return self.base[rows] + (expected - self.base[rows]) / (1.0 if self.known[rows] else SURCHARGE)
 
     def law(self, counts: list[int]) -> Law:
         """The law of a batch of `counts[rank]` units each."""

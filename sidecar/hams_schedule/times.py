@@ -99,6 +99,14 @@ class BatchTimes:
         for slope, both in zip(self._slopes[1:], sums[1:], strict=True):
             self._bases.append((both.wy - slope * both.wx) / both.w)
 
+    def is_news(self, rows: int) -> bool:
+        """Whether a fit would make this size known, and it is not yet."""
+        if rows <= self._sizes[-1]:
+            return False
+        recent, older = self.recent.get(rows), self.older.get(rows)
+        weight = 0.0 if recent is None else recent.w
+        return weight + (0.0 if older is None else 0.5 * older.w) >= SAMPLES_MIN
+
     def known(self, rows: int) -> bool:
         """Whether the size lies within what was measured."""
         return rows <= self._sizes[-1]

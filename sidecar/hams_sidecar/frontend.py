@@ -366,6 +366,7 @@ class Frontend(Sidecar):
         self._metrics.watch(
             "kept_bytes", "Bytes that it keeps of an operator's state.", self._kept, ("operator",)
         )
+        self._promises = PromiseAccount()
         if graph.data.frontend.admission is AdmissionPolicy.PROMISE:
             ForeseenPromises(self._metrics, self._promises)
         tokens = None if clients.tokens is None else Tokens(clients.tokens, access.metrics_digest())
@@ -394,11 +395,6 @@ class Frontend(Sidecar):
             return []
         return [((op,), float(nbytes)) for op, nbytes in kept_states(machine)]
 
-    def _promises(self) -> PromiseAccount | None:
-        """What became of promises, once it has begun."""
-        machine = None if self.node is None else self.node.machine
-        return machine.promises if isinstance(machine, FrontendMachine) else None
-
     async def answer_probes(self) -> asyncio.Server | None:
         """See `Sidecar`. Prometheus asks the endpoint itself where probes have a port."""
         local = isinstance(self.options.probe_port, Path)
@@ -424,7 +420,7 @@ class Frontend(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the logs that the one before has kept."""
-        machine = FrontendMachine(self.graph, name, self._former_logs)
+        machine = FrontendMachine(self.graph, name, self._former_logs, promises=self._promises)
         former = None if self._former_logs is None else self._former_logs.instance
         factory = ArenaFactory(self.memory, urgent=True)
         return self.instance(machine, name, FRONTEND, factory, life, former)

@@ -775,7 +775,58 @@ def test_short_deadlines_do_not_keep_batches_small() -> None:
     assert sum(sizes[-50:]) >= 3 * 50
 
 
-def test_no_size_is_tried_that_could_make_anybody_late() -> None:
+def test_no_size_is_tried_whose_guess_does_not_fit() -> None:
     profiles, cls = learnt_alone()
     sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 60, 1.2 * SHORT_S)
     assert max(sizes) == 1
+
+
+@pytest.mark.parametrize("samples", [200, 20_000])
+def test_a_size_is_known_after_five_trials_however_much_is_known_of_others(samples: int) -> None:
+    profiles = Profiles()
+    cls = profiles.classify("", math.nan)
+    for _ in range(samples):
+        profiles.observe_batch([cls], 1, SHORT_S, 0.0)
+    profiles.settle()
+    sizes = overloaded(Distribution(MAX_ROWS, True, profiles), cls, 60, 1.3 * SHORT_S)
+    assert sizes[: 5 * EVERY].count(2) == 5
+    assert profiles.times.known(2)
+
+
+def test_a_size_whose_batches_fail_is_tried_ever_more_seldom() -> None:
+    profiles, cls = learnt_alone()
+    policy: Distribution[Work] = Distribution(MAX_ROWS, True, profiles)
+    now, tried = 0.0, []
+    for number in range(400):
+        for _ in range(3):
+            policy.add(Work(due=now + 10 * SHORT_S, cls=cls), now)
+        policy.late(now)
+        batch = policy.take(now)
+        policy.started(number, batch, now)
+        while policy.plan(now, 1.0):
+            pass
+        now += SHORT_S
+        policy.finished(number, Took(SHORT_S, SHORT_S, ok=len(batch) == 1), now)
+        tried.append(len(batch) > 1)
+    assert sum(tried[:100]) > sum(tried[100:200]) >= sum(tried[300:]) > 0
+    assert sum(tried) < 40
+
+
+def test_a_law_with_a_long_tail_does_not_blind_roll_outs() -> None:
+    """One request in seven takes longer than any deadline, and nothing tells which."""
+    profiles, draw = Profiles(), random.Random(4)
+    cls = profiles.classify("", math.nan)
+    for _ in range(2_000):
+        profiles.observe_alone("", math.nan, 0.1 if draw.random() < 0.15 else 0.01)
+    profiles.settle()
+    for rows in (2, 3, 4, 6, 8):
+        for _ in range(12):
+            longest = max(0.1 if draw.random() < 0.15 else 0.01 for _ in range(rows))
+            profiles.observe_batch([cls] * rows, rows, time_of(longest, rows), 0.0)
+    profiles.settle()
+    tables = TimeTables(profiles, MAX_ROWS)
+    dues = [[0.09 + 0.001 * n for n in range(6)]]
+    by_rank = [dues[0] if rank == tables.rank_of(cls) else [] for rank in range(len(tables.cdfs))]
+    future = Future(by_rank, tables, [], {})
+    outcome = rollout(future.dues, future.since, tables, best_sizes(tables, 0.09), EDF, 0.0, 0.09)
+    assert outcome.completed > 0.0

@@ -22,7 +22,13 @@ class FrontendContext(Context):
     `draining`: this instance is to end.
     """
 
-    def __init__(self, graph: Graph, instance: InstanceId, mode: ModePolicy | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        instance: InstanceId,
+        mode: ModePolicy | None = None,
+        promises: PromiseAccount | None = None,
+    ) -> None:
         super().__init__()
         self.graph = graph
         self.instance = instance
@@ -30,7 +36,7 @@ class FrontendContext(Context):
         self.mode = ModePolicy.of(graph.data.mode) if mode is None else mode
         self.plan = Plan(graph)
         self.draining = False
-        self.promises = PromiseAccount()
+        self.promises = PromiseAccount() if promises is None else promises
         self.members: dict[InstanceId, Member] = {}
         self.links = Links()
         self.proposals = Proposals(self, self.knowledge)

@@ -83,6 +83,7 @@ class FrontendMachine:
     `former` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those
     logs answer a Freeze, and one may go on under this id, as long as the topology names the former one in
     that shard and epoch (protocol.md, section 6). `mode`: another policy than that of the graph's mode.
+    `promises`: the account of the life before.
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class FrontendMachine:
         instance: InstanceId,
         former: FormerLogs | None = None,
         mode: ModePolicy | None = None,
+        promises: PromiseAccount | None = None,
     ) -> None:
         self.graph = graph
         self.instance = instance
-        self._ctx = FrontendContext(graph, instance, mode)
+        self._ctx = FrontendContext(graph, instance, mode, promises)
         self._handlers = Handlers()
         self._gossip = Gossip(self._ctx, self._ctx.knowledge, self._handlers)
         self._waits = Waits(self._ctx)
@@ -378,20 +380,15 @@ class FrontendMachine:
 
     # -- topology --------------------------------------------------------------------------------------------
 
-    @property
-    def promises(self) -> PromiseAccount:
-        """What became of the promises that its shards have made."""
-        return self._ctx.promises
-
     def _on_news(self, sender: InstanceId, message: TopologyNews) -> None:
         self._learn(TopologyLearnt(message.topology, message.revision))
 
     def _learn(self, event: TopologyLearnt) -> None:
         """A topology: if newer, change roles, drop what is orphan, hand everything to its present owners."""
-        knowledge, revoked = self.knowledge, self.knowledge.topology.revoked
+        knowledge, before = self.knowledge, self.knowledge.topology
         if not knowledge.learn(event.topology, event.revision):
             return
-        if not set(event.topology.revoked).issubset(revoked):
+        if before.generation and not set(event.topology.revoked).issubset(before.revoked):
             self._ctx.promises.lost_at = self._ctx.now
         self._roles.judge_logs()
         if self.instance in event.topology.revoked:

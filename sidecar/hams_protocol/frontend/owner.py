@@ -618,10 +618,10 @@ class ShardOwner(Timed):
         took_s = now - live.since
         if entry.error is None:
             promises.answered(meta, took_s, live.ahead, now)
-            self._ctx.promises.settle(live.chance, took_s <= meta.budget_s, now)
+            self._ctx.promises.settle(live.chance, took_s <= meta.budget_s, live.since, now)
         elif entry.error.status == LATE:
             promises.shed(meta, took_s, live.ahead, now)
-            self._ctx.promises.settle(live.chance, False, now)
+            self._ctx.promises.settle(live.chance, False, live.since, now)
 
     def _release(self, live: Live, entry: ReplyEntry) -> None:
         self._answered = max(self._answered, live.reply_index)
@@ -717,6 +717,7 @@ class ShardOwner(Timed):
             if self._ctx.now < self._given_up_at(live):
                 break
             live.given_up = True
+            self._ctx.promises.settle(live.chance, False, live.since, self._ctx.now)
             self.log.append(DoneEntry(live.admit.request))
 
     def check(self) -> None:

@@ -21,7 +21,7 @@ from hams_schedule.rollout import Arrivals
 from hams_schedule.scheduler import BatchTiming, U
 from hams_schedule.steps import AT_ONCE, Steps
 from hams_schedule.tables import TimeTables
-from hams_schedule.trial import EVERY, trial
+from hams_schedule.trial import pause, trial
 
 STALE: Final = 0.1
 """Share of the running batch's time by which its end may differ from the planned one."""
@@ -96,6 +96,10 @@ class Distribution(LatenessPolicy[U]):
         """What a decision with roll-outs costs, a running mean."""
         self._plan: Plan[U] | None = None
         self._untried = 0
+        """Batches since the last trial."""
+        self._known_rows = 0
+        self._tried = 0
+        """Trials since so many rows are known."""
         self._cold = False
         """Laws that the next decision reads may not be made yet."""
 
@@ -195,11 +199,15 @@ class Distribution(LatenessPolicy[U]):
     def _trial(self, tables: TimeTables, now: float) -> Span[U] | None:
         """Every so often a batch of an unknown size, if one is wanted."""
         self._untried += 1
-        if not self._learns or self._untried < EVERY or len(self.pending) <= tables.known_rows:
+        if tables.known_rows != self._known_rows:
+            self._known_rows, self._tried = tables.known_rows, 0
+        wanted = self._learns and len(self.pending) > tables.known_rows
+        if not wanted or self._untried < pause(self._tried):
             return None
         span = trial(self.pending.all_lines(), tables, self.terms.rest, now)
         if span is not None:
             self._untried = 0
+            self._tried += 1
             self.decisions[ChoiceKind.TRIAL] += 1
         return span
 

@@ -2,7 +2,7 @@
 is on the way of every request."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -101,18 +101,17 @@ class RequestTally(Collector):
 
 
 class ForeseenPromises(Collector):
-    """Whether promises whose chance was known when they were made are honest. `read`: the account of this
-    process, None while it has none."""
+    """Whether promises whose chance was known when they were made are honest: the account of this process."""
 
-    def __init__(self, metrics: Metrics, read: Callable[[], PromiseAccount | None]) -> None:
+    def __init__(self, metrics: Metrics, account: PromiseAccount) -> None:
         self._name = metrics.name
-        self._read = read
+        self._account = account
         metrics.registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of this moment; none before a promise was settled."""
-        account = self._read()
-        if account is None or not account.settled:
+        account = self._account
+        if not account.settled:
             return
         promises = CounterMetricFamily(
             self._name("foreseen_promises"),

@@ -149,15 +149,22 @@ def test_a_promise_has_the_chance_by_which_it_was_judged():
 def test_an_account_tells_whether_promises_were_honest():
     account = PromiseAccount()
     for number in range(8):
-        account.settle(0.75, number % 4 > 0, 10.0)
-    account.settle(math.nan, False, 10.0)
+        account.settle(0.75, number % 4 > 0, 9.5, 10.0)
+    account.settle(math.nan, False, 9.5, 10.0)
     assert (account.settled, account.kept, account.expected) == (8, 6, 6.0)
     assert account.squares == pytest.approx(6 * 0.25**2 + 2 * 0.75**2)
+
+
+def test_promises_that_a_loss_may_have_broken_are_told_apart():
+    account = PromiseAccount()
+    account.settle(0.5, False, 1.0, 2.0)
     account.lost_at = 9.0
-    account.settle(0.5, False, 9.0 + limits.promise_loss_s)
-    account.settle(0.5, True, 9.0)
-    account.settle(0.5, False, 9.1 + limits.promise_loss_s)
-    assert account.broken_after_loss == 1
+    account.settle(0.5, False, 9.5, 9.0 + limits.promise_loss_s)
+    account.settle(0.5, False, 8.0, 30.0)
+    assert account.broken_after_loss == 2, "soon after it, and open when it was learnt"
+    account.settle(0.5, True, 8.0, 9.0)
+    account.settle(0.5, False, 9.1, 9.1 + limits.promise_loss_s)
+    assert account.broken_after_loss == 2
 
 
 class KindsServer:
@@ -354,7 +361,8 @@ def test_an_owner_says_what_became_of_its_promises():
     for number in range(limits.promise_samples_min):
         net.ask("F-1", f"first {number}", budget=0.5)
         net.run()
-    account = net.machines["F-1"].promises
+    account = net.machines["F-1"]._ctx.promises
+    assert account.lost_at < 0.0, "the first topology that is learnt tells of no loss"
     assert account.settled == 0, "nothing was known when they were made"
     net.op("p").auto = False
     for name in ("late", "too late"):

@@ -371,15 +371,13 @@ async def test_promises_that_are_kept_broken_and_refused_are_counted(serve) -> N
 
 
 def test_promises_whose_chance_was_known_are_told_with_it() -> None:
-    metrics, accounts = Metrics("frontend"), list[PromiseAccount]()
-    ForeseenPromises(metrics, lambda: accounts[0] if accounts else None)
-    assert b"foreseen" not in metrics.render()[0], "it has not begun"
-    accounts.append(PromiseAccount())
-    assert b"foreseen" not in metrics.render()[0], "and then, no promise was settled"
-    accounts[0].settle(0.75, True, 1.0)
-    accounts[0].settle(0.75, False, 1.0)
-    accounts[0].lost_at = 1.0
-    accounts[0].settle(0.5, False, 2.0)
+    metrics, account = Metrics("frontend"), PromiseAccount()
+    ForeseenPromises(metrics, account)
+    assert b"foreseen" not in metrics.render()[0], "no promise was settled"
+    account.settle(0.75, True, 0.5, 1.0)
+    account.settle(0.75, False, 0.5, 1.0)
+    account.lost_at = 1.0
+    account.settle(0.5, False, 1.5, 2.0)
     text = metrics.render()[0].decode()
     for line in (
         'promises_total{cause="",outcome="kept"} 1.0',
