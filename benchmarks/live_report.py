@@ -150,9 +150,9 @@ def forecast_of(page: str) -> dict[str, float] | None:
     sums: dict[str, float] = dict.fromkeys(names.values(), 0.0)
     for line in page.splitlines():
         name, _, labels = line.partition("{")
-        told = names.get(name)
-        if told is not None and (told != "point" or 'kind="point"' in labels):
-            sums[told] += float(line.rpartition(" ")[2])
+        column = names.get(name)
+        if column is not None and (column != "point" or 'kind="point"' in labels):
+            sums[column] += float(line.rpartition(" ")[2])
     return {name: round(value, 4) for name, value in sums.items()} if sums["batches"] else None
 
 

@@ -100,7 +100,7 @@ class BatchTimes:
             self._bases.append((both.wy - slope * both.wx) / both.w)
 
     def is_news(self, rows: int) -> bool:
-        """Whether a fit would make this size known, and it is not yet."""
+        """True if a fit would make this size known, and it is not yet."""
         if rows <= self._sizes[-1]:
             return False
         recent, older = self.recent.get(rows), self.older.get(rows)

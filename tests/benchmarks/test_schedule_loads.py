@@ -14,6 +14,7 @@ from benchmarks.schedule_overload import Promising
 from benchmarks.virtual_time import PROFILE_SAMPLES, Request, policy_of, profiles_of, run
 from benchmarks.workloads import capacity_per_s, cases_named, p99_s, trace_of, worker_of
 
+from hams_protocol.frontend.promises import UNKNOWN, Judgement
 from hams_protocol.messages import Meta
 
 CASE = cases_named("gpt-convAI")[0]
@@ -179,11 +180,12 @@ def test_nearly_all_of_who_is_let_in_under_overload_is_in_time_and_the_others_ar
 def test_who_was_answered_is_open_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, list[float]]] = []
 
-    def refusal(_: object, meta: Meta, ahead: int, now: float, waiting: list[tuple[Meta, float]]) -> None:
+    def judge(_: object, meta: Meta, ahead: int, now: float, waiting: list[tuple[Meta, float]]) -> Judgement:
         assert meta == Meta((("app", "0"),), budget_s=1.0)
         asked.append((ahead, [waited for _, waited in waiting]))
+        return UNKNOWN
 
-    monkeypatch.setattr("benchmarks.schedule_overload.Promises.refusal", refusal)
+    monkeypatch.setattr("benchmarks.schedule_overload.Promises.judge", judge)
     door = Promising(1.0, [0] * 4, named=False)
     units = [Request(number, 0.1, 0, 1.0) for number in range(4)]
     for unit in units[:3]:

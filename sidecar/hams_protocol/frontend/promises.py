@@ -67,36 +67,36 @@ UNKNOWN = Judgement(math.nan, None)
 
 
 class PromiseAccount:
-    """What became of the promises of one frontend whose chance was known when they were made.
+    """The outcome of the promises of one frontend whose chance was known when they were made.
 
-    `expected` sums their chances, so it is near `kept` where promises are honest. `squares` sums the squares
-    of chance less outcome, which is 1 or 0: divided by `settled` it is the Brier score (Brier 1950), 0 at
-    best. `broken_after_loss`: the broken ones that were open when the loss of an instance was learnt, at
+    `expected` sums their chances, so it is near `fulfilled` where promises are honest. `squares` sums the
+    squares of chance less outcome, which is 1 or 0: divided by `settled` it is the Brier score (Brier 1950), 0
+    at best. `broken_after_loss`: the broken ones that were open when the loss of an instance was learnt, at
     `lost_at`, or ended within `promise_loss_s` of that.
 
     Settled are replies and what was shed. Another error says nothing, and who hands a shard over settles no
     promise of it.
     """
 
-    __slots__ = ("broken_after_loss", "expected", "kept", "lost_at", "settled", "squares")
+    __slots__ = ("broken_after_loss", "expected", "fulfilled", "lost_at", "settled", "squares")
 
     def __init__(self) -> None:
         self.settled = 0
-        self.kept = 0
+        self.fulfilled = 0
         self.expected = 0.0
         self.squares = 0.0
         self.broken_after_loss = 0
         self.lost_at = -math.inf
 
-    def settle(self, chance: float, kept: bool, since: float, now: float) -> None:
+    def settle(self, chance: float, fulfilled: bool, since: float, now: float) -> None:
         """A promise that was made at `since` was kept or broken."""
         if math.isnan(chance):
             return
         self.settled += 1
         self.expected += chance
-        self.squares += (chance - kept) ** 2
-        self.kept += kept
-        self.broken_after_loss += not kept and min(since, now - limits.promise_loss_s) <= self.lost_at
+        self.squares += (chance - fulfilled) ** 2
+        self.fulfilled += fulfilled
+        self.broken_after_loss += not fulfilled and min(since, now - limits.promise_loss_s) <= self.lost_at
 
 
 class Promises:

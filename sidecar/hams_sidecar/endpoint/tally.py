@@ -101,7 +101,7 @@ class RequestTally(Collector):
 
 
 class ForeseenPromises(Collector):
-    """Whether promises whose chance was known when they were made are honest: the account of this process."""
+    """Tells how honest promises are whose chance was known when they were made."""
 
     def __init__(self, metrics: Metrics, account: PromiseAccount) -> None:
         self._name = metrics.name
@@ -118,8 +118,8 @@ class ForeseenPromises(Collector):
             "Promises whose chance was known; cause loss: soon after an instance was lost.",
             labels=("outcome", "cause"),
         )
-        broken = account.settled - account.kept
-        promises.add_metric(("kept", ""), account.kept)
+        broken = account.settled - account.fulfilled
+        promises.add_metric(("kept", ""), account.fulfilled)
         promises.add_metric(("broken", "late"), broken - account.broken_after_loss)
         promises.add_metric(("broken", "loss"), account.broken_after_loss)
         yield promises

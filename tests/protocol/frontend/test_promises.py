@@ -151,7 +151,7 @@ def test_an_account_tells_whether_promises_were_honest():
     for number in range(8):
         account.settle(0.75, number % 4 > 0, 9.5, 10.0)
     account.settle(math.nan, False, 9.5, 10.0)
-    assert (account.settled, account.kept, account.expected) == (8, 6, 6.0)
+    assert (account.settled, account.fulfilled, account.expected) == (8, 6, 6.0)
     assert account.squares == pytest.approx(6 * 0.25**2 + 2 * 0.75**2)
 
 
@@ -377,7 +377,7 @@ def test_an_owner_says_what_became_of_its_promises():
     net.op("p").auto = True
     net.ask("F-1", "in time", budget=0.9)
     net.run()
-    assert (account.settled, account.kept, account.broken_after_loss) == (3, 1, 1)
+    assert (account.settled, account.fulfilled, account.broken_after_loss) == (3, 1, 1)
     assert 0.0 < account.expected <= account.settled
 
 
