@@ -70,8 +70,8 @@ class PromiseAccount:
     """The outcome of the promises of one frontend whose chance was known when they were made.
 
     `expected` sums their chances, so it is near `fulfilled` where promises are honest. `squares` sums the
-    squares of chance less outcome, which is 1 or 0: divided by `settled` it is the Brier score (Brier 1950), 0
-    at best. `broken_after_loss`: the broken ones that were open when the loss of an instance was learnt, at
+    squares of chance less outcome, which is 1 or 0. By `settled` it is the Brier score (Brier 1950), 0 at
+    best. `broken_after_loss`: the broken ones that were open when the loss of an instance was learnt, at
     `lost_at`, or ended within `promise_loss_s` of that.
 
     Settled are replies and what was shed. Another error says nothing, and who hands a shard over settles no
