@@ -23,6 +23,8 @@ GOAL_DIFFERENCE = 0.03
 GOAL_AFTER_KILL = 0.85
 GOAL_PREDICTED = 0.03
 """By how much the share of units in time may differ from the mean of the chances that were predicted."""
+GOAL_PLAN = 0.05
+"""Of one core, what plans may take."""
 RELIABILITY = "hams_proxy_reliability_"
 
 
@@ -156,6 +158,17 @@ def forecast_of(page: str) -> dict[str, float] | None:
     return {name: round(value, 4) for name, value in sums.items()} if sums["batches"] else None
 
 
+def policy_seconds_of(page: str) -> dict[str, float]:
+    """From a page of metrics, the seconds that policies took to `decide` and to `plan`. After a kill they are
+    the successor's, as in `forecast_of`."""
+    sums = {"decide": 0.0, "plan": 0.0}
+    for line in page.splitlines():
+        if line.startswith("hams_proxy_schedule_seconds_total{"):
+            phase = line.partition('phase="')[2].partition('"')[0]
+            sums[phase] += float(line.rpartition(" ")[2])
+    return {phase: round(seconds, 4) for phase, seconds in sums.items()}
+
+
 def policies_of(page: str) -> list[str]:
     """From a page of metrics, the policies that serve: a failed one has given way to `Fifo`."""
     labels = [line for line in page.splitlines() if line.startswith("hams_proxy_policy{")]
@@ -217,6 +230,9 @@ def print_table(result: Result) -> None:
                 f"    {forecast['batches']:.0f} batches {since}took {forecast['measured']:.2f} s, "
                 f"{forecast['predicted']:.2f} predicted; {forecast['point']:.0f} chosen before learning"
             )
+        if "plans" in row:
+            verdict = "met" if row["plans"] <= GOAL_PLAN else "MISSED"
+            print(f"    plans took {row['plans']:.2%} of a core; goal at most {GOAL_PLAN:.0%}: {verdict}")
         for problem in (*row["failed"][:5], *row["violations"][:5]):
             print(f"    {problem}")
 

@@ -37,6 +37,7 @@ from benchmarks.live_report import (
     forecast_of,
     plot,
     policies_of,
+    policy_seconds_of,
     print_table,
     reliability_of,
     row_of,
@@ -194,6 +195,9 @@ async def measure_cell(cell: Cell) -> dict[str, Any]:
         row["reliability"] = reliability_of(page)
         row["forecast"] = forecast_of(page)
         row["serve"] = policies_of(page)
+        row["policy_s"] = policy_seconds_of(page)
+        if not cell.kill_s:  # a page of the last successor says nothing of those before
+            row["plans"] = round(row["policy_s"]["plan"] / (WARM_UP_S + cell.seconds), 5)
         row["load_average"] = [round(load_before, 1), round(os.getloadavg()[0], 1)]
         return row | await asyncio.to_thread(judged, history, {})
     finally:

@@ -17,6 +17,7 @@ from benchmarks.live_report import (
     forecast_of,
     plot,
     policies_of,
+    policy_seconds_of,
     predicted_and_kept,
     print_table,
     reliability_of,
@@ -200,3 +201,13 @@ def test_a_policy_that_was_replaced_is_seen() -> None:
         'hams_proxy_policy{operator="a",name="Fifo"} 1\nhams_proxy_policy{operator="b",name="Deadline"} 1\n'
     )
     assert policies_of(page) == ["Deadline", "Fifo"]
+
+
+def test_the_time_of_policies_is_summed_by_phase() -> None:
+    page = """hams_proxy_schedule_seconds_total{operator="a",phase="decide"} 0.25
+hams_proxy_schedule_seconds_total{operator="b",phase="decide"} 0.5
+hams_proxy_schedule_seconds_total{operator="a",phase="plan"} 1.5
+hams_proxy_schedule_calls_total{operator="a",phase="plan"} 40
+"""
+    assert policy_seconds_of(page) == {"decide": 0.75, "plan": 1.5}
+    assert policy_seconds_of("hams_proxy_policy 1") == {"decide": 0.0, "plan": 0.0}
