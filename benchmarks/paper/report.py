@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.paper.breakdown import PARTS
 from benchmarks.paper.goals import MET, MISSED, TWO_OPERATORS, UNMEASURED, goals
+from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED
 from benchmarks.paper.services import MODES, SERVICES, replays
 from benchmarks.paper.tables import (
@@ -48,6 +49,9 @@ TITLES = {
     "scale": "P3. Overhead by the size of the states",
 }
 """Parts in the order of the page."""
+
+CORES = "Cores that states of full size take, saturated: CPU of one batch at the rate of states of 1/8"
+SIZES = "What the size of states costs: a line through P3"
 
 HEAD = """
 <p>The evaluation of the HAMS paper (Zhao et al., DSN 2020) rebuilt on this code base, with its baselines.
@@ -127,11 +131,14 @@ def write_page(folder: Path) -> None:
         if mine.get("overhead") or mine.get("ablations"):
             sections.append(_section(f"T1. Latency of one batch{where}", _latency(mine)))
             sections.append(_section(f"T2. Throughput, normalised to bare metal{where}", _throughput(mine)))
+        for title, table in ((CORES, cores_of_full_size(mine)), (SIZES, sizes(mine))):
+            if table.lines:
+                sections.append(_section(f"{title}{where}", html(table)))
     for part in filter(rows.get, TITLES):
-        table = html(on_machines(table_of(part, rows[part]), rows[part]))
+        told = html(on_machines(table_of(part, rows[part]), rows[part]))
         if part in ("overhead", "ablations"):
-            table = f"<details><summary>{len(rows[part])} rows</summary>{table}</details>"
-        sections.append(_section(TITLES[part], _picture(folder, part), table))
+            told = f"<details><summary>{len(rows[part])} rows</summary>{told}</details>"
+        sections.append(_section(TITLES[part], _picture(folder, part), told))
     sections.append(_section("What needs a call of its own", MORE))
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>HAMS: the evaluation</title>'

@@ -22,6 +22,7 @@ from benchmarks.paper.goals import (
     goals,
 )
 from benchmarks.paper.peers import measure
+from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.recovery import CORRELATED, cases_of
 from benchmarks.paper.running import Sample, sums
@@ -376,6 +377,38 @@ def test_throughput_is_judged_with_the_states_that_few_cores_can_move() -> None:
     assert lost(eased, full)[0] == MISSED
     assert lost(paired(load="Sat", bytes=0.25))[0] == UNMEASURED
     assert lost(paired(load="Sat", states="whole"))[0] == UNMEASURED
+
+
+def test_cores_of_full_size_are_its_cpu_at_the_rate_of_smaller_states() -> None:
+    eased = paired(load="Sat", bytes=1 / 8, mode_per_s=20.0, mode_busy_cores=1.1)
+    whole = {**split("NonStop", 1.0), "cpu_ms_per_batch": {"models": 60.0, "proxies": 40.0}}
+    smaller, bare = {**whole, "bytes": 1 / 8}, split("None", 1.0)
+    lines = cores_of_full_size({"overhead": [eased, paired()], "breakdown": [bare, smaller, whole]}).lines
+    assert lines == (("SP", "NonStop", "20.00", "100", "2.00", "1.10"),)
+    assert cores_of_full_size({"overhead": [eased], "breakdown": [smaller]}).lines == ()
+
+
+def test_a_line_through_sizes_says_where_a_mode_begins_to_cost() -> None:
+    parts = {1 / 16: 1.5, 1 / 4: 3.0, 1.0: 9.0}  # 1 ms, and 8 for all of the states
+    rows = [paired("OLV", over=added, bytes=part) for part, added in parts.items()]
+    megabytes = 548.05 * (1 << 20) / 1e6
+    line = ("OLV", "NonStop", "mean", "3", "1.0", f"{800 / megabytes:.1f}", "0.0", f"{megabytes / 8:.0f}")
+    assert sizes({"scale": rows}).lines == (line,)
+    assert sizes({"scale": rows[:2]}).lines == ()
+
+
+def test_the_page_shows_what_its_rows_predict(tmp_path: Path) -> None:
+    options = argparse.Namespace(out=tmp_path / "paper.json", output="json")
+    rows = {
+        "overhead": [paired(load="Sat", bytes=1 / 8)],
+        "breakdown": [split("NonStop", 1.0)],
+        "scale": [paired("OLV", over=1 + 8 * part, bytes=part) for part in (1 / 16, 1 / 4, 1.0)],
+    }
+    for part, mine in rows.items():
+        deliver_part(part, {part: {"machine": MACHINE, "command": "x", "rows": mine}}, options)
+    page = (tmp_path / "paper" / "index.html").read_text()
+    assert "Cores that states of full size take" in page
+    assert "a line through P3" in page
 
 
 def test_a_missed_goal_names_what_costs_it() -> None:
