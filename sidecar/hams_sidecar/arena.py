@@ -67,12 +67,13 @@ class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     of the slot's use.
 
     `parts`: slots of their own that lie in it, if it was split or is a span of them: they are held as long as
-    it is, and free their memory themselves.
+    it is, and free their memory themselves. `is_part`: it is one of them.
     """
 
-    __slots__ = ("arena", "offset", "parts", "size")
+    __slots__ = ("arena", "is_part", "offset", "parts", "size")
 
     arena: "Arena"
+    is_part: bool
     offset: int
     size: int
     parts: "tuple[Buffer, ...]"
@@ -80,7 +81,7 @@ class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __del__(self) -> None:
         arena = getattr(self, "arena", None)  # unset in the slices that numpy makes of a slot
         if arena is not None and not self.parts:
-            arena._released(self.offset, self.size)
+            arena._released(self.offset, self.size, self.is_part)
 
 
 class Buffer:
@@ -115,7 +116,7 @@ class Buffer:
             raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
         keep = round_up(max(nbytes, 1))
         if self._slot.size - keep > self._slot.size * TRIM_SHARE_MIN:
-            self.arena._released(self.offset + keep, self._slot.size - keep, slots=0)
+            self.arena._released(self.offset + keep, self._slot.size - keep, is_part=True, slots=0)
             self._slot.size = keep
         self.nbytes = nbytes
 
@@ -132,11 +133,11 @@ class Buffer:
         parts: list[Buffer] = []
         at = 0
         for size in sizes:
-            parts.append(self.arena._slot(self.offset + at, size, round_up(max(size, 1))))
+            parts.append(self.arena._slot(self.offset + at, size, round_up(max(size, 1)), is_part=True))
             at += round_up(max(size, 1))
         rest = slot.size - at
         if rest > 0:  # given back when the whole is not referred to any more
-            parts.append(self.arena._slot(self.offset + at, rest, rest))
+            parts.append(self.arena._slot(self.offset + at, rest, rest, is_part=True))
         slot.parts = tuple(parts)
         self.arena._slots += len(parts) - 1
         return slot.parts[: len(sizes)]
@@ -181,7 +182,7 @@ class Arena:
                 os.close(fd)
         self._blocks = Blocks(capacity)
         # filled by destructors, which may interrupt `allocate` itself
-        self._freed: deque[tuple[int, int, int]] = deque()
+        self._freed: deque[tuple[int, int, bool, int]] = deque()
         self._cached: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
         self._cached_nbytes = 0
         self._slots = 0
@@ -232,9 +233,11 @@ class Arena:
             self._serve_waiters()  # those behind it may fit
             raise
 
-    def _slot(self, offset: int, nbytes: int, size: int, parts: tuple[Buffer, ...] = ()) -> Buffer:
+    def _slot(
+        self, offset: int, nbytes: int, size: int, parts: tuple[Buffer, ...] = (), is_part: bool = False
+    ) -> Buffer:
         slot = _Slot((nbytes,), np.uint8, self._map, offset)
-        slot.arena, slot.offset, slot.size, slot.parts = self, offset, size, parts
+        slot.arena, slot.offset, slot.size, slot.parts, slot.is_part = self, offset, size, parts, is_part
         return Buffer(self, slot, offset, nbytes)
 
     def span(self, buffers: tuple[Buffer, ...]) -> memoryview:
@@ -277,8 +280,8 @@ class Arena:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _released(self, offset: int, size: int, slots: int = 1) -> None:
-        self._freed.append((offset, size, slots))
+    def _released(self, offset: int, size: int, is_part: bool, slots: int = 1) -> None:
+        self._freed.append((offset, size, is_part, slots))
         if (self._first or self._waiters) and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._serve_waiters)
 
@@ -300,9 +303,10 @@ class Arena:
     def _collect(self) -> None:
         freed = self._freed
         while freed:
-            offset, size, slots = freed.popleft()
+            offset, size, is_part, slots = freed.popleft()
             self._slots -= slots
-            if size <= CACHED_NBYTES_MAX:
+            # A part that was kept at hand would be a hole where the next one as large as the whole could lie.
+            if size <= CACHED_NBYTES_MAX and not is_part:
                 cached = self._cached.setdefault(size, [])
                 if len(cached) < CACHED_SLOTS_MAX:
                     cached.append(offset)

@@ -1,6 +1,7 @@
 """States as tables of chunks: what is shared, what travels, and what a follower makes of it."""
 
 import struct
+from collections import deque
 from random import Random
 
 import numpy as np
@@ -12,7 +13,7 @@ from hams_protocol.messages import StateRecord
 from hams_sdk.state import State
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
-from hams_sidecar.chunks import ChunkTable, StateDifference, count
+from hams_sidecar.chunks import ChunkTable, StateDifference, count, size_at
 from hams_sidecar.payload import TensorPayload, image
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.peers.codec import Codec
@@ -240,3 +241,26 @@ def test_a_buffer_that_is_its_only_part_is_not_split() -> None:
     assert large.split([6336])[0] is not large
     del buffer, table, large
     assert arena.stats().used == 0
+
+
+@pytest.mark.parametrize("unchanged", [(), (0,), (1, 40), (79,)], ids=repr)
+def test_a_state_that_changes_everywhere_takes_no_more_memory_as_it_goes_on(
+    unchanged: tuple[int, ...],
+) -> None:
+    """Parts that come free were once kept at hand, each a hole where a later version would have lain."""
+    arena = Arena(40 * 80 * CHUNK)
+    nbytes = 80 * CHUNK - 100
+    window: deque[ChunkTable] = deque(maxlen=3)
+    window.append(ChunkTable.cut(arena.allocate(nbytes), 0))
+    farthest = 0
+    for version in range(1, 60):
+        changed = [index for index in range(80) if index not in unchanged]
+        sizes = [size_at(index, nbytes) for index in changed]
+        image = arena.allocate(sum(sizes) + CHUNK)
+        image.trim(sum(sizes))
+        table = window[-1].with_changed(dict(zip(changed, image.split(sizes), strict=True)), nbytes, version)
+        assert table is not None
+        window.append(table)
+        farthest = max(farthest, image.offset + image.nbytes)
+        del image
+    assert farthest < 6 * 81 * CHUNK, "three versions, one that is made, and what the first one has left"
