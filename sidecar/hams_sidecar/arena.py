@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from hams_sidecar.blocks import ALIGN, Blocks, round_up
+from hams_sidecar.blocks import ALIGN, Blocks, joined, round_up
 
 CACHED_NBYTES_MAX = 64 << 10
 """Slots up to this size are kept at hand when they come free, as the next one is mostly as large."""
@@ -66,14 +66,13 @@ class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """The memory of one slot. Every memoryview and array on it refers to this object, so its end is the end
     of the slot's use.
 
-    `parts`: slots of their own that lie in it, if it was split or is a span of them: they are held as long as
-    it is, and free their memory themselves. `is_part`: it is one of them.
+    `parts`: buffers that lie in it, if it was split or is a span of them: they are held as long as it is, and
+    free their memory themselves.
     """
 
-    __slots__ = ("arena", "is_part", "offset", "parts", "size")
+    __slots__ = ("arena", "offset", "parts", "size")
 
     arena: "Arena"
-    is_part: bool
     offset: int
     size: int
     parts: "tuple[Buffer, ...]"
@@ -81,7 +80,7 @@ class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __del__(self) -> None:
         arena = getattr(self, "arena", None)  # unset in the slices that numpy makes of a slot
         if arena is not None and not self.parts:
-            arena._released(self.offset, self.size, self.is_part)
+            arena._released(self.offset, self.size)
 
 
 class Buffer:
@@ -89,6 +88,7 @@ class Buffer:
     refers to it or to `view`."""
 
     __slots__ = ("_slot", "arena", "nbytes", "offset")
+    _slot: _Slot
 
     def __init__(self, arena: "Arena", slot: _Slot, offset: int, nbytes: int) -> None:
         self.arena = arena
@@ -116,7 +116,7 @@ class Buffer:
             raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
         keep = round_up(max(nbytes, 1))
         if self._slot.size - keep > self._slot.size * TRIM_SHARE_MIN:
-            self.arena._released(self.offset + keep, self._slot.size - keep, is_part=True, slots=0)
+            self.arena._released(self.offset + keep, self._slot.size - keep, part=True, slots=0)
             self._slot.size = keep
         self.nbytes = nbytes
 
@@ -131,19 +131,57 @@ class Buffer:
         if sum(sizes) > self.nbytes or any(size % ALIGN or not size for size in sizes[:-1]):
             raise ValueError(f"cannot split {self.nbytes} bytes into {len(sizes)} parts")
         parts: list[Buffer] = []
-        at = 0
+        at, arena = self.offset, self.arena
         for size in sizes:
-            parts.append(self.arena._slot(self.offset + at, size, round_up(max(size, 1)), is_part=True))
-            at += round_up(max(size, 1))
-        rest = slot.size - at
+            part = _Part(arena, at, size)
+            parts.append(part)
+            at += part.size
+        rest = self.offset + slot.size - at
         if rest > 0:  # given back when the whole is not referred to any more
-            parts.append(self.arena._slot(self.offset + at, rest, rest, is_part=True))
+            parts.append(_Part(arena, at, rest))
         slot.parts = tuple(parts)
         self.arena._slots += len(parts) - 1
         return slot.parts[: len(sizes)]
 
     def __repr__(self) -> str:
         return f"Buffer({self.offset}+{self.nbytes})"
+
+
+class _Part(Buffer):
+    """A buffer of a slot that was split. A state has thousands: each is one object, and gets a slot only as
+    long as there is a view of it."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, arena: "Arena", offset: int, nbytes: int) -> None:
+        self.arena = arena
+        self.offset = offset
+        self.nbytes = nbytes
+        self.size = (nbytes + ALIGN - 1) & ~(ALIGN - 1) or ALIGN
+
+    def __del__(self) -> None:
+        self.arena._released(self.offset, self.size, True)
+
+    @property
+    def view(self) -> memoryview:
+        """See `Buffer`."""
+        memory: memoryview = self.arena._slot(self.offset, self.nbytes, self.size, (self,))._slot.data
+        return memory
+
+    @property
+    def parts(self) -> tuple[Buffer, ...]:
+        """See `Buffer`: none."""
+        return ()
+
+    def trim(self, nbytes: int) -> None:
+        """See `Buffer`: not of a part."""
+        raise ValueError("a part is not trimmed")
+
+    def split(self, sizes: Sequence[int]) -> tuple[Buffer, ...]:
+        """See `Buffer`: not of a part, but into itself."""
+        if len(sizes) == 1 and sizes[0] == self.nbytes:
+            return (self,)
+        raise ValueError("a buffer is split once")
 
 
 Waiter: TypeAlias = "tuple[int, bool, asyncio.Future[Buffer]]"
@@ -233,11 +271,9 @@ class Arena:
             self._serve_waiters()  # those behind it may fit
             raise
 
-    def _slot(
-        self, offset: int, nbytes: int, size: int, parts: tuple[Buffer, ...] = (), is_part: bool = False
-    ) -> Buffer:
+    def _slot(self, offset: int, nbytes: int, size: int, parts: tuple[Buffer, ...] = ()) -> Buffer:
         slot = _Slot((nbytes,), np.uint8, self._map, offset)
-        slot.arena, slot.offset, slot.size, slot.parts, slot.is_part = self, offset, size, parts, is_part
+        slot.arena, slot.offset, slot.size, slot.parts = self, offset, size, parts
         return Buffer(self, slot, offset, nbytes)
 
     def span(self, buffers: tuple[Buffer, ...]) -> memoryview:
@@ -252,7 +288,8 @@ class Arena:
         if not isinstance(slot, _Slot) or slot.arena is not self:
             return None
         begin = np.frombuffer(view, np.uint8).ctypes.data - slot.ctypes.data
-        return Buffer(self, slot, slot.offset, len(slot)), begin
+        only = slot.parts[0] if len(slot.parts) == 1 else None
+        return (only if isinstance(only, _Part) else Buffer(self, slot, slot.offset, len(slot))), begin
 
     def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
         """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes
@@ -280,8 +317,8 @@ class Arena:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _released(self, offset: int, size: int, is_part: bool, slots: int = 1) -> None:
-        self._freed.append((offset, size, is_part, slots))
+    def _released(self, offset: int, size: int, part: bool = False, slots: int = 1) -> None:
+        self._freed.append((offset, size, part, slots))
         if (self._first or self._waiters) and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._serve_waiters)
 
@@ -302,16 +339,21 @@ class Arena:
 
     def _collect(self) -> None:
         freed = self._freed
+        parts: list[tuple[int, int]] = []
         while freed:
-            offset, size, is_part, slots = freed.popleft()
+            offset, size, part, slots = freed.popleft()
             self._slots -= slots
-            # A part that was kept at hand would be a hole where the next one as large as the whole could lie.
-            if size <= CACHED_NBYTES_MAX and not is_part:
+            if part:  # kept at hand, it would be a hole where the next one as large as the whole could lie
+                parts.append((offset, size))
+                continue
+            if size <= CACHED_NBYTES_MAX:
                 cached = self._cached.setdefault(size, [])
                 if len(cached) < CACHED_SLOTS_MAX:
                     cached.append(offset)
                     self._cached_nbytes += size
                     continue
+            self._blocks.give(offset, size)
+        for offset, size in joined(parts):
             self._blocks.give(offset, size)
 
     def _serve_waiters(self) -> None:

@@ -20,6 +20,21 @@ def round_up(nbytes: int) -> int:
     return (nbytes + ALIGN - 1) & ~(ALIGN - 1)
 
 
+def joined(blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Blocks (offset, size) of which none overlap, in order, those that touch made one."""
+    whole: list[tuple[int, int]] = []
+    begin = end = 0
+    for offset, size in sorted(blocks):
+        if offset != end:
+            if end > begin:
+                whole.append((begin, end - begin))
+            begin = offset
+        end = offset + size
+    if end > begin:
+        whole.append((begin, end - begin))
+    return whole
+
+
 def _class_of(size: int) -> int:
     units = size // ALIGN
     power = units.bit_length() - 1

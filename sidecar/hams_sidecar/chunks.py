@@ -33,6 +33,14 @@ def size_at(index: int, nbytes: int) -> int:
     return min(limits.chunk_bytes, nbytes - index * limits.chunk_bytes)
 
 
+def sizes_of(indices: Sequence[int], nbytes: int) -> list[int]:
+    """Bytes of the chunks at these places, ascending, of an image of `nbytes`."""
+    sizes = [limits.chunk_bytes] * len(indices)
+    if indices:
+        sizes[-1] = size_at(indices[-1], nbytes)
+    return sizes
+
+
 class ChunkTable(WholePayload):
     """A whole state, chunk by chunk (`hams_protocol.messages.Payload`). Equality is identity."""
 
@@ -50,7 +58,7 @@ class ChunkTable(WholePayload):
     @classmethod
     def cut(cls, image: Buffer, born: int) -> "ChunkTable":
         """The table of an image that lies in one buffer; all of it was born in one version."""
-        parts = image.parts or image.split([size_at(at, image.nbytes) for at in range(count(image.nbytes))])
+        parts = image.parts or image.split(sizes_of(range(count(image.nbytes)), image.nbytes))
         chunks = parts[: count(image.nbytes)]
         return cls(chunks, [born] * len(chunks), image.nbytes)
 
@@ -61,11 +69,15 @@ class ChunkTable(WholePayload):
         births = laid_over(self.births, changed, number, born)
         if births is None or not all(0 <= index < number for index in changed):
             return None
-        chunks = [changed[index] if index in changed else self.chunks[index] for index in range(number)]
+        chunks = [*self.chunks[:number], *[changed[index] for index in range(len(self.chunks), number)]]
+        for index, chunk in changed.items():
+            chunks[index] = chunk
         last = number - 1
-        if any(chunk.nbytes != limits.chunk_bytes for chunk in chunks[:last]):
+        if any(chunk.nbytes != limits.chunk_bytes for index, chunk in changed.items() if index != last):
             return None
-        if number and chunks[last].nbytes != size_at(last, nbytes):
+        # What did not change has its size. Only the end of an image has another one, which may have moved.
+        ends = {last, len(self.chunks) - 1}
+        if any(chunks[at].nbytes != size_at(at, nbytes) for at in ends if 0 <= at < number):
             return None
         return ChunkTable(chunks, births, sum([chunk.nbytes for chunk in changed.values()]))
 
@@ -137,7 +149,7 @@ def table_of(received: Buffer, base: ChunkTable, version: int) -> ChunkTable | N
     ascending = all(left < right for left, right in itertools.pairwise(indices))
     if not ascending or (indices and indices[-1] >= count(nbytes)):
         return None
-    sizes = [size_at(index, nbytes) for index in indices]
+    sizes = sizes_of(indices, nbytes)
     if start + sum(sizes) != received.nbytes:
         return None
     parts = received.parts or received.split([start, *sizes])

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
-from hams_sidecar.blocks import ALIGN, Blocks, round_up
+from hams_sidecar.blocks import ALIGN, Blocks, joined, round_up
 from hams_sidecar.payload import image, pack
 
 CAPACITY = 64 * ALIGN
@@ -240,3 +241,76 @@ def test_bytes_tensors_with_lying_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="claims 200 bytes"):
         good.array("w")
     assert bytes(image(arena, b"abc").buffer.view) == b"abc"
+
+
+Filled = tuple[Buffer, bytes]
+
+
+def side_by_side(parts: list[Filled], first: int) -> list[Filled]:
+    """The part at a place and those that follow it without a gap."""
+    run = [parts[first]]
+    for part in parts[first + 1 :]:
+        if part[0].offset != run[-1][0].offset + run[-1][0].nbytes:
+            break
+        run.append(part)
+    return run
+
+
+def one_step(
+    random: Random, arena: Arena, parts: list[Filled], views: list[tuple[memoryview, bytes]]
+) -> None:
+    action = random.randrange(5)
+    if action == 0 and parts:
+        parts.pop(random.randrange(len(parts)))
+    elif action == 1 and parts:
+        buffer, content = random.choice(parts)
+        views.append((buffer.view, content))
+    elif action == 2 and views:
+        views.pop(random.randrange(len(views)))
+    elif action == 3 and parts:
+        run = side_by_side(parts, random.randrange(len(parts)))
+        views.append((arena.span(tuple(item for item, _ in run)), b"".join(data for _, data in run)))
+    else:
+        sizes = [ALIGN * random.randrange(1, 6) for _ in range(random.randrange(2, 9))]
+        sizes[-1] -= random.randrange(ALIGN)
+        try:
+            whole = arena.allocate(sum(sizes) + random.randrange(200))
+        except ArenaFull:
+            assert parts or views
+            return
+        whole.trim(sum(sizes))
+        for part in whole.split(sizes):
+            content = random.randbytes(part.nbytes)
+            part.view[:] = content
+            parts.append((part, content))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_parts_keep_their_memory_one_by_one_and_come_free_as_one(seed: int) -> None:
+    random, arena = Random(seed), Arena(512 * ALIGN)
+    parts: list[Filled] = []
+    views: list[tuple[memoryview, bytes]] = []
+    for _ in range(60):
+        one_step(random, arena, parts, views)
+        assert all(bytes(part[0].view) == part[1] for part in parts)
+        assert all(bytes(view[0]) == view[1] for view in views)
+        assert arena.stats().used >= sum([round_up(part[0].nbytes) for part in parts])
+    parts.clear()
+    views.clear()
+    assert arena.stats()[1:] == (0, arena.stats().peak, 0, 0)
+    assert arena._blocks.free_blocks() == [(0, arena.capacity)], "nothing of it is kept at hand"
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9)), max_size=40))
+def test_blocks_that_touch_are_made_one(drawn: list[tuple[int, int]]) -> None:
+    blocks: list[tuple[int, int]] = []
+    taken: set[int] = set()
+    for begin, size in drawn:
+        span = set(range(begin, begin + size))
+        if not span & taken:
+            taken |= span
+            blocks.append((begin, size))
+    whole = joined(blocks)
+    assert [place for begin, size in whole for place in range(begin, begin + size)] == sorted(taken)
+    assert all(left + size < right for (left, size), (right, _) in itertools.pairwise(whole))

@@ -19,7 +19,7 @@ from hams_protocol.events import Loaded
 from hams_protocol.messages import Payload
 from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
-from hams_sidecar.chunks import ChunkTable, count, size_at
+from hams_sidecar.chunks import ChunkTable, count, sizes_of
 from hams_sidecar.model import frames, limits
 from hams_sidecar.model.frames import FromModel, Place
 from hams_sidecar.model.session import Base, Image, Session, StateLoad
@@ -364,7 +364,7 @@ def _with_changed(base: ChunkTable, frame: frames.CaptureDone, image: Buffer) ->
         if not (length > 0 and (indices[-1] if indices else -1) < first <= number - length):
             return None
         indices += range(first, first + length)
-    sizes = [size_at(index, frame.nbytes) for index in indices]
+    sizes = sizes_of(indices, frame.nbytes)
     if sum(sizes) > image.nbytes:
         return None
     image.trim(sum(sizes))
