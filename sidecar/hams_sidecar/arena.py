@@ -114,6 +114,8 @@ class Buffer:
         view."""
         if not 0 <= nbytes <= self.nbytes:
             raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
+        if self._slot.parts:
+            raise ValueError("what was split is not trimmed")
         keep = round_up(max(nbytes, 1))
         if self._slot.size - keep > self._slot.size * TRIM_SHARE_MIN:
             self.arena._released(self.offset + keep, self._slot.size - keep, part=True, slots=0)
@@ -128,7 +130,8 @@ class Buffer:
             return (self,)
         if slot.parts:
             raise ValueError("a buffer is split once")
-        if sum(sizes) > self.nbytes or any(size % ALIGN or not size for size in sizes[:-1]):
+        wrong = any(size % ALIGN for size in sizes[:-1]) or any(size <= 0 for size in sizes)
+        if wrong or sum(sizes) > self.nbytes:
             raise ValueError(f"cannot split {self.nbytes} bytes into {len(sizes)} parts")
         parts: list[Buffer] = []
         at, arena = self.offset, self.arena
@@ -161,6 +164,14 @@ class _Part(Buffer):
 
     def __del__(self) -> None:
         self.arena._released(self.offset, self.size, True)
+
+    def __copy__(self) -> "_Part":
+        """Itself: a second one would free its memory, too."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> "_Part":
+        """See `__copy__`."""
+        return self
 
     @property
     def view(self) -> memoryview:
@@ -289,7 +300,8 @@ class Arena:
             return None
         begin = np.frombuffer(view, np.uint8).ctypes.data - slot.ctypes.data
         only = slot.parts[0] if len(slot.parts) == 1 else None
-        return (only if isinstance(only, _Part) else Buffer(self, slot, slot.offset, len(slot))), begin
+        of_part = isinstance(only, _Part) and only.nbytes == len(slot)
+        return (only if only is not None and of_part else Buffer(self, slot, slot.offset, len(slot))), begin
 
     def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
         """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes

@@ -25,6 +25,7 @@ def joined(blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
     whole: list[tuple[int, int]] = []
     begin = end = 0
     for offset, size in sorted(blocks):
+        assert offset >= end, "memory came free twice"
         if offset != end:
             if end > begin:
                 whole.append((begin, end - begin))

@@ -66,6 +66,8 @@ class ChunkTable(WholePayload):
         """The table of a later version: an image of `nbytes`, with these chunks at their places. None if a
         place is left without a chunk of its size."""
         number = count(nbytes)
+        if nbytes < 0:
+            return None
         births = laid_over(self.births, changed, number, born)
         if births is None or not all(0 <= index < number for index in changed):
             return None

@@ -1,6 +1,7 @@
 """Slots never overlap, free themselves, and come back; what waits for room gets it in order."""
 
 import asyncio
+import copy
 import gc
 import itertools
 from pathlib import Path
@@ -314,3 +315,37 @@ def test_blocks_that_touch_are_made_one(drawn: list[tuple[int, int]]) -> None:
     whole = joined(blocks)
     assert [place for begin, size in whole for place in range(begin, begin + size)] == sorted(taken)
     assert all(left + size < right for (left, size), (right, _) in itertools.pairwise(whole))
+
+
+@pytest.mark.parametrize("sizes", [[ALIGN, 0], [2 * ALIGN, -ALIGN], [0, ALIGN], [ALIGN, 1, ALIGN]], ids=repr)
+def test_parts_never_reach_beyond_their_slot(sizes: list[int]) -> None:
+    arena = Arena(CAPACITY)
+    whole, beside = arena.allocate(ALIGN), arena.allocate(ALIGN)
+    with pytest.raises(ValueError, match="cannot split"):
+        whole.split(sizes)
+    del whole
+    assert arena.stats().used == ALIGN
+    assert beside.nbytes == ALIGN
+
+
+def test_what_was_split_is_not_trimmed_and_is_located_whole() -> None:
+    arena = Arena(CAPACITY)
+    whole = arena.allocate(2 * ALIGN - 8)
+    view = whole.view
+    parts = whole.split([2 * ALIGN - 28])
+    with pytest.raises(ValueError, match="not trimmed"):
+        whole.trim(ALIGN)
+    located = arena.locate(view)
+    assert located is not None
+    assert located[0].nbytes == len(view)
+    of_part = arena.locate(parts[0].view)
+    assert of_part is not None
+    assert of_part[0] is parts[0]
+
+
+def test_a_part_has_one_owner_even_if_it_is_copied() -> None:
+    arena = Arena(CAPACITY)
+    parts = arena.allocate(4 * ALIGN).split([ALIGN, ALIGN])
+    copied = [copy.copy(parts[0]), copy.deepcopy(parts[0])]
+    del copied
+    assert arena.allocate(ALIGN).offset != parts[0].offset
