@@ -1,5 +1,5 @@
-"""What rows say together that no run could measure here: the cores that states of full size take under a
-saturated load, and the size of a state from which on its mode costs more than a goal allows."""
+"""Numbers computed from rows of several parts: the cores that states of full size take under a saturated
+load, which few machines can run, and the size of states from which on a mode costs more than a goal allows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ SIZES_MIN = 3
 """A line through fewer sizes says nothing of how straight it is."""
 
 ALLOWED_PERCENT = 2.0
-"""Overhead over bare metal at which a size is told."""
+"""The overhead over bare metal for which the size of states is given."""
 
 
 def cores_of_full_size(rows: Rows) -> Table:
-    """Cores that NonStop takes under Sat with states of full size, where only smaller ones were measured: the
+    """Cores that a mode takes under Sat with states of full size, where only smaller ones were measured: the
     CPU time of one batch of full size (`breakdown`) at the rate of the smaller ones."""
     head = ("service", "mode", "batches/s", "CPU ms a batch, full size", "cores", "cores, states 1/8")
     lines = []

@@ -135,10 +135,10 @@ def write_page(folder: Path) -> None:
             if table.lines:
                 sections.append(_section(f"{title}{where}", html(table)))
     for part in filter(rows.get, TITLES):
-        told = html(on_machines(table_of(part, rows[part]), rows[part]))
+        section = html(on_machines(table_of(part, rows[part]), rows[part]))
         if part in ("overhead", "ablations"):
-            told = f"<details><summary>{len(rows[part])} rows</summary>{told}</details>"
-        sections.append(_section(TITLES[part], _picture(folder, part), told))
+            section = f"<details><summary>{len(rows[part])} rows</summary>{section}</details>"
+        sections.append(_section(TITLES[part], _picture(folder, part), section))
     sections.append(_section("What needs a call of its own", MORE))
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>HAMS: the evaluation</title>'

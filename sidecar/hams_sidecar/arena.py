@@ -26,7 +26,8 @@ import numpy as np
 from hams_sidecar.blocks import ALIGN, Blocks, joined, round_up
 
 CACHED_NBYTES_MAX = 64 << 10
-"""Slots up to this size are kept at hand when they come free, as the next one is mostly as large."""
+"""Slots up to this size are kept at hand when they come free, as the next one is mostly as large. Parts of a
+slot are not: a chunk that is kept would leave a hole in the slot, and the next state would not fit there."""
 CACHED_SLOTS_MAX = 32
 """Slots of one size that are kept so."""
 TRIM_SHARE_MIN = 0.25
@@ -160,7 +161,7 @@ class _Part(Buffer):
         self.arena = arena
         self.offset = offset
         self.nbytes = nbytes
-        self.size = (nbytes + ALIGN - 1) & ~(ALIGN - 1) or ALIGN
+        self.size = round_up(nbytes)
 
     def __del__(self) -> None:
         self.arena._released(self.offset, self.size, True)
@@ -300,8 +301,9 @@ class Arena:
             return None
         begin = np.frombuffer(view, np.uint8).ctypes.data - slot.ctypes.data
         only = slot.parts[0] if len(slot.parts) == 1 else None
-        of_part = isinstance(only, _Part) and only.nbytes == len(slot)
-        return (only if only is not None and of_part else Buffer(self, slot, slot.offset, len(slot))), begin
+        if isinstance(only, _Part) and only.nbytes == len(slot):
+            return only, begin  # the slot was made for a view of this part
+        return Buffer(self, slot, slot.offset, len(slot)), begin
 
     def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
         """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes
@@ -355,7 +357,7 @@ class Arena:
         while freed:
             offset, size, part, slots = freed.popleft()
             self._slots -= slots
-            if part:  # kept at hand, it would be a hole where the next one as large as the whole could lie
+            if part:
                 parts.append((offset, size))
                 continue
             if size <= CACHED_NBYTES_MAX:

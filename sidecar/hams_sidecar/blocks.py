@@ -21,7 +21,7 @@ def round_up(nbytes: int) -> int:
 
 
 def joined(blocks: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Blocks (offset, size) of which none overlap, in order, those that touch made one."""
+    """Merge blocks (offset, size) that touch; in order of offset. None may overlap another one."""
     whole: list[tuple[int, int]] = []
     begin = end = 0
     for offset, size in sorted(blocks):

@@ -65,9 +65,9 @@ class ChunkTable(WholePayload):
     def with_changed(self, changed: dict[int, Buffer], nbytes: int, born: int) -> "ChunkTable | None":
         """The table of a later version: an image of `nbytes`, with these chunks at their places. None if a
         place is left without a chunk of its size."""
-        number = count(nbytes)
         if nbytes < 0:
             return None
+        number = count(nbytes)
         births = laid_over(self.births, changed, number, born)
         if births is None or not all(0 <= index < number for index in changed):
             return None

@@ -300,14 +300,11 @@ HISTORIES_EACH = 100
 """How many all others are given."""
 
 RARE = "a transcript kills it (tests/protocol/test_mutants_killed.py); of histories one in many hundreds did"
-HEALED = (
-    "a transcript kills it; of thousands of histories none does since what comes early is held (ADR 0048)"
-)
 STOPPED = "a transcript kills it; nobody is stopped in histories for so long in just that moment"
 NOT_CAUGHT: dict[str, str] = {
     "begins-at-another-cut": RARE,
-    "clean-though-unknown": HEALED,
-    "durable-when-tainted": HEALED,
+    "clean-though-unknown": "a transcript kills it; of 600 histories of receding-kept none does any more",
+    "durable-when-tainted": "a transcript kills it; of 3,000 histories of told-alone none does any more",
     "dead-counts-as-unheard": "a transcript kills it; it only makes a failover slower",
     "doubt-renewed": "a transcript kills it; it only makes a failover slower",
     "forward-of-any-epoch": (
