@@ -1,5 +1,6 @@
 """Numbers computed from rows of several parts: the cores that states of full size take under a saturated
-load, which few machines can run, and the size of states from which on a mode costs more than a goal allows."""
+load, which few machines can run, and the size of states from which on a mode costs more than a goal
+allows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
