@@ -5,8 +5,10 @@ Each region is mapped twice: read-only for inputs, so that a model which writes 
 captures. The model never allocates.
 """
 
+import ctypes
 import mmap
 import os
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,6 +82,15 @@ class Regions:
         if missing := set(grown + last).difference(changed):
             raise ContractBroken(f"chunk {min(missing)} of {nbytes} bytes is not in the image before")
         return table
+
+    def lock(self, place: Place) -> bool:
+        """Lock the robust mutex at a place, for as long as the calling thread lives; False if that is not
+        possible here. The kernel tells the proxy then at once if this process is killed. Raises
+        ContractBroken."""
+        if platform.libc_ver()[0] != "glibc":
+            return False  # another C library has another layout of it
+        mutex = ctypes.c_void_p(address_of(self.writable(place)))
+        return bool(ctypes.CDLL(None).pthread_mutex_trylock(mutex) == 0)
 
     @staticmethod
     def _slice(regions: list[memoryview], place: Place) -> memoryview:

@@ -127,6 +127,8 @@ class _Server:
         self._session = str(setup.get("session"))
         spec = OperatorSpec.parse({**setup["operator"], **({} if config is None else {"config": config})})
         regions = Regions(setup["regions"], self._options.arena)
+        mutex = setup.get("mutex")
+        holds_mutex = mutex is not None and regions.lock(mutex)
         self._connected = True
         self._start(self._health, self._open("health"))
         try:
@@ -150,6 +152,7 @@ class _Server:
             layout=layout,
             estimate_nbytes=engine.state.estimate_nbytes,
             loads_changed=True,
+            holds_mutex=holds_mutex,
         )
         self._busy_since = None
         gc.collect()

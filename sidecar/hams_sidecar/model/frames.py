@@ -45,12 +45,14 @@ class Hello(FromModel, frozen=True):
 
 class Ready(FromModel, frozen=True):
     """The model has initialised. `layout`: path, datatype and shape of its state's tensors; `signature` a
-    digest of it. `loads_changed`: it takes loads of what differs from its newest table."""
+    digest of it. `loads_changed`: it takes loads of what differs from its newest table. `holds_mutex`: it has
+    locked the mutex of its setup."""
 
     signature: str
     layout: list[tuple[str, str, list[int]]]
     estimate_nbytes: int
     loads_changed: bool = False
+    holds_mutex: bool = False
 
 
 class InitFailed(FromModel, frozen=True):

@@ -47,6 +47,7 @@ from hams_sidecar.model import frames, limits
 from hams_sidecar.model.declared import Declared, UnitInputs
 from hams_sidecar.model.frames import FromModel, Place
 from hams_sidecar.model.images import CaptureCounts, Images
+from hams_sidecar.model.mutex import ModelMutex
 from hams_sidecar.model.session import BatchInModel, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Tensor, TensorPayload
@@ -353,8 +354,7 @@ class ModelLink:
                 self._images.not_loaded(session)
                 self._emit(Loaded(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:
-                session.ready = frame
-                self._sessions.complete(session)
+                self._sessions.ready(session, frame)
             case frames.InitFailed() if session.ready is None:
                 self._sessions.end(session, f"initialize failed: {frame.message[: limits.MESSAGE_CHARS_MAX]}")
             case _:
@@ -425,13 +425,15 @@ class ModelLink:
             unit.unit, TensorPayload(tuple(tensors), space), route=self.declared.route(done.route)
         )
 
-    def setup(self) -> dict[str, object]:
+    def setup(self, session: Session) -> dict[str, object]:
         """`SessionOwner`: what a model process is told first."""
+        session.mutex = ModelMutex.within(self._tensors)
         return {
             "operator": self.declared.setup(),
             "regions": [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions],
             "protocol": frames.PROTOCOL,
             "chunk_bytes": sidecar_limits.chunk_bytes,
+            "mutex": None if session.mutex is None else self._place(session.mutex.buffer),
         }
 
     def on_complete(self, session: Session) -> None:

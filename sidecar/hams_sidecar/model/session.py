@@ -14,6 +14,7 @@ from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.declared import UnitInputs
 from hams_sidecar.model.frames import Done, Failed, Ready
+from hams_sidecar.model.mutex import ModelMutex
 from hams_sidecar.model.process import ModelProcess
 from hams_wire.scheduling import Disturbance
 
@@ -99,6 +100,8 @@ class Session:
         self.capture: ModelChannel | None = None
         self.health: ModelChannel | None = None
         self.ready: Ready | None = None
+        self.mutex: ModelMutex | None = None
+        """Held by the process as long as it lives, if it says so."""
         self.serving = False
         self.batch: BatchInModel | None = None
         self.has_run = False

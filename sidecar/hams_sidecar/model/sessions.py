@@ -2,7 +2,7 @@
 the end.
 
 One session at a time. It begins with a `run` connection, is complete when all three are there and the model
-has initialised, and is over when one of them closes, the process ends, hangs or breaks the contract. Nothing
+has initialised, and is over when one of them closes, the process dies, hangs or breaks the contract. Nothing
 that comes from a session that is over counts.
 
 Invariant: memory that was granted to a process is kept until that process is known to have ended, as it could
@@ -10,6 +10,7 @@ still write there.
 """
 
 import asyncio
+import contextlib
 import enum
 import logging
 import os
@@ -20,7 +21,7 @@ from typing import Protocol
 from hams_sidecar.arena import Buffer
 from hams_sidecar.model import frames
 from hams_sidecar.model.channel import ModelChannel
-from hams_sidecar.model.frames import FromModel, Hello
+from hams_sidecar.model.frames import FromModel, Hello, Ready
 from hams_sidecar.model.process import ModelProcess
 from hams_sidecar.model.session import Session
 
@@ -43,7 +44,7 @@ class ModelHealth(enum.Enum):
 class SessionOwner(Protocol):
     """What the link does with its sessions."""
 
-    def setup(self) -> dict[str, object]:
+    def setup(self, session: Session) -> dict[str, object]:
         """Members of a setup frame, but for the session."""
 
     def on_complete(self, session: Session) -> None:
@@ -118,6 +119,20 @@ class Sessions:
         silent = session.pinged is not None and now - session.pinged > 2 * self._ping_interval_s
         return ModelHealth.SILENT if silent else ModelHealth.READY
 
+    def ready(self, session: Session, frame: Ready) -> None:
+        """The model has initialised."""
+        session.ready = frame
+        if session.mutex is not None and frame.holds_mutex:
+            loop = asyncio.get_running_loop()
+            session.mutex.watch(lambda: self._tell(loop, session))
+        self.complete(session)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, session: Session) -> None:
+        """On the thread that waits: the process of the session has died. Threads of it may still run, so it
+        is killed, and its memory waits for its end as ever."""
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to be told
+            loop.call_soon_threadsafe(lambda: self.end(session, "the model process has ended", kill=True))
+
     def complete(self, session: Session) -> None:
         """Tell the owner once the session is complete: the last connection and READY may come in any
         order."""
@@ -174,7 +189,7 @@ class Sessions:
         session = self.current = Session(channel, process, protocol)
         session.on_failed = lambda error: self._failed(session, error)
         self._bind(session, channel, self._owner.on_run)
-        channel.send(frames.SETUP, {"session": session.token, **self._owner.setup()})
+        channel.send(frames.SETUP, {"session": session.token, **self._owner.setup(session)})
 
     def _bind(
         self, session: Session, channel: ModelChannel, on_frame: Callable[[Session, FromModel], None]
@@ -214,6 +229,7 @@ class Sessions:
         granted = [
             *(session.batch.spaces if session.batch is not None else ()),
             *([session.image] if session.image is not None else ()),
+            *([session.mutex.buffer] if session.mutex is not None else ()),
         ]
         if granted:
             self._limbo[process] = granted

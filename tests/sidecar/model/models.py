@@ -18,6 +18,17 @@ class Echo(hams_sdk.Model):
         return {"y": batch["x"] * np.float32(2)}
 
 
+class Parent(hams_sdk.Model):
+    """Stateless: each run leaves a child behind, which holds what its parent holds; y is its process id."""
+
+    def run(self, batch: hams_sdk.Batch) -> Any:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60.0)
+            os._exit(0)
+        return {"y": np.full_like(batch["x"], child)}
+
+
 class Sum(hams_sdk.Model):
     """Stateful: a running sum over all rows, and a journal of the units seen."""
 

@@ -37,6 +37,7 @@ from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.arena import ArenaFull
 from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model import ModelHealth
+from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.link import PRELOAD
 from hams_sidecar.payload import image
 from hams_wire.scheduling import Disturbance
@@ -307,13 +308,61 @@ async def test_a_model_that_exits_is_dead_at_once_and_its_successor_is_fresh(
 async def test_a_model_that_is_killed_gives_its_memory_back(hosts: Any, eventually: Any) -> None:
     host = await hosts(stateful=False)
     await host.ready("Echo")
-    before = host.tensors.stats().used
     host.processes[0].send_signal(signal.SIGSTOP)
     host.begin(host.x((1, 1)))
     os.kill(host.link.model_pid, signal.SIGKILL)
     await host.next(ModelDied)
     await host.ended(host.processes[0])
-    await eventually(lambda: host.tensors.stats().used == before)  # once the end of the process is known
+    await eventually(lambda: host.tensors.stats().used == 0)  # once the end of the process is known
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's process is in another pid namespace."""
+    monkeypatch.setattr(ModelChannel, "peer_pid", lambda self: 0)
+
+
+@pytest.mark.usefixtures("unseen")
+async def test_a_model_whose_children_hold_its_connections_is_known_to_be_dead(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.ready("Parent")
+    host.begin(host.x((1, 1)))
+    done = await host.next(BatchDone)
+    child = int(read(done.results[0])[0][0])
+    host.processes[0].kill()
+    try:
+        assert (await host.next(ModelDied)).reason == "the model process has ended"
+    finally:
+        os.kill(child, signal.SIGKILL)
+    await host.ready("Echo")
+
+
+async def test_a_model_that_cannot_hold_the_mutex_is_told_dead_by_its_connections(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    assert host.tensors.stats().used == 0
+    host.processes[0].kill()
+    assert "closed its connection" in (await host.next(ModelDied)).reason
+
+
+async def test_a_mutex_is_held_by_one_process_after_another(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    for _ in range(3):
+        await host.ready("Sum")
+        await host.run(host.x((1, 1)))
+        host.processes[-1].kill()
+        assert (await host.next(ModelDied)).reason == "the model process has ended"
+
+
+async def test_a_model_that_fails_to_initialise_leaves_its_mutex_alone(hosts: Any, eventually: Any) -> None:
+    host = await hosts(stateful=False)
+    host.start("NoSuchModel")
+    await host.next(ModelDied)
+    await host.ended(host.processes[0])
+    await eventually(lambda: host.tensors.stats().used == 0)
 
 
 async def test_a_model_that_hangs_in_a_run_is_killed(hosts: Any) -> None:
