@@ -18,6 +18,9 @@ from hams_sdk.errors import ContractBroken
 Place = tuple[int, int, int]
 """Region number, offset and size in bytes."""
 
+_locked: list[memoryview] = []
+"""Mutexes that this process holds, one for its session: they must stay mapped, as the C library lists them."""
+
 
 class Regions:
     """The mapped regions of a setup frame, in its order."""
@@ -89,8 +92,9 @@ class Regions:
         ContractBroken."""
         if platform.libc_ver()[0] != "glibc":
             return False  # another C library has another layout of it
-        mutex = ctypes.c_void_p(address_of(self.writable(place)))
-        return bool(ctypes.CDLL(None).pthread_mutex_trylock(mutex) == 0)
+        memory = self.writable(place)
+        _locked.append(memory)
+        return bool(ctypes.CDLL(None).pthread_mutex_trylock(ctypes.c_void_p(address_of(memory))) == 0)
 
     @staticmethod
     def _slice(regions: list[memoryview], place: Place) -> memoryview:

@@ -128,9 +128,8 @@ class _Server:
         spec = OperatorSpec.parse({**setup["operator"], **({} if config is None else {"config": config})})
         regions = Regions(setup["regions"], self._options.arena)
         mutex = setup.get("mutex")
-        holds_mutex = mutex is not None and regions.lock(mutex)
         self._connected = True
-        self._start(self._health, self._open("health"))
+        self._start(self._health, self._open("health", mutex is not None and regions.lock(mutex)))
         try:
             self._busy_since = time.monotonic()
             engine = Engine(load_model(self._options.entrypoint), spec)
@@ -152,7 +151,6 @@ class _Server:
             layout=layout,
             estimate_nbytes=engine.state.estimate_nbytes,
             loads_changed=True,
-            holds_mutex=holds_mutex,
         )
         self._busy_since = None
         gc.collect()
@@ -189,9 +187,9 @@ class _Server:
                 raise UsageError(f"--socket {self._options.socket}: {error.strerror or error}") from error
             time.sleep(CONNECT_RETRY_S)  # nothing tells when a path appears
 
-    def _open(self, name: str) -> Channel:
+    def _open(self, name: str, holds_mutex: bool = False) -> Channel:
         channel = Channel(self._options.socket)
-        hello(channel, name, self._session, hams_sdk.__version__)
+        hello(channel, name, self._session, hams_sdk.__version__, holds_mutex)
         return channel
 
     def _start(self, target: Any, *arguments: Any) -> None:

@@ -106,6 +106,14 @@ class Channel:
         return frame
 
 
-def hello(channel: Channel, name: str, session: str, sdk: str) -> None:
+def hello(channel: Channel, name: str, session: str, sdk: str, holds_mutex: bool = False) -> None:
     """Say what this connection is for."""
-    channel.send(FrameKind.HELLO, protocol=PROTOCOL, channel=name, session=session, sdk=sdk, pid=os.getpid())
+    channel.send(
+        FrameKind.HELLO,
+        protocol=PROTOCOL,
+        channel=name,
+        session=session,
+        sdk=sdk,
+        pid=os.getpid(),
+        holds_mutex=holds_mutex,
+    )

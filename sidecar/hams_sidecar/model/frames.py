@@ -34,25 +34,24 @@ class FromModel(msgspec.Struct, frozen=True):
 
 class Hello(FromModel, frozen=True):
     """First frame of every connection: what it is for. `session` is empty on `run`, else the one of the
-    setup."""
+    setup. `holds_mutex`, on `health`: the process has locked the mutex of its setup."""
 
     protocol: int
     channel: str
     session: str
     sdk: str = ""
     pid: int = 0
+    holds_mutex: bool = False
 
 
 class Ready(FromModel, frozen=True):
     """The model has initialised. `layout`: path, datatype and shape of its state's tensors; `signature` a
-    digest of it. `loads_changed`: it takes loads of what differs from its newest table. `holds_mutex`: it has
-    locked the mutex of its setup."""
+    digest of it. `loads_changed`: it takes loads of what differs from its newest table."""
 
     signature: str
     layout: list[tuple[str, str, list[int]]]
     estimate_nbytes: int
     loads_changed: bool = False
-    holds_mutex: bool = False
 
 
 class InitFailed(FromModel, frozen=True):

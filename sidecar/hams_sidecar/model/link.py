@@ -47,7 +47,7 @@ from hams_sidecar.model import frames, limits
 from hams_sidecar.model.declared import Declared, UnitInputs
 from hams_sidecar.model.frames import FromModel, Place
 from hams_sidecar.model.images import CaptureCounts, Images
-from hams_sidecar.model.mutex import ModelMutex
+from hams_sidecar.model.mutex import MUTEX_BYTES, ModelMutex
 from hams_sidecar.model.session import BatchInModel, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Tensor, TensorPayload
@@ -354,7 +354,8 @@ class ModelLink:
                 self._images.not_loaded(session)
                 self._emit(Loaded(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:
-                self._sessions.ready(session, frame)
+                session.ready = frame
+                self._sessions.complete(session)
             case frames.InitFailed() if session.ready is None:
                 self._sessions.end(session, f"initialize failed: {frame.message[: limits.MESSAGE_CHARS_MAX]}")
             case _:
@@ -482,7 +483,7 @@ class ModelLink:
             for located in unit.tensors
             if located is not None
         }
-        own = sum(round_up(buffer.nbytes) for buffer in held.values() if buffer.arena is self._tensors)
+        own = MUTEX_BYTES + sum(round_up(buffer.nbytes) for buffer in held.values() if buffer.arena is self._tensors)
         try:
             if own + sum(map(round_up, frame.sizes)) > self._tensors.capacity:  # would wait for itself
                 raise ArenaTooSmall(own + sum(frame.sizes), self._tensors.capacity)

@@ -5,11 +5,13 @@ for a process with torch. A robust mutex is given back before that (`pthread_mut
 futexes, `get_robust_list(2)`). A process is noticed, too, whose children hold its connections open. Where the
 C library is another one than glibc there is no such mutex, and the end of the connections tells.
 
-Never: taken by anybody but the model and the thread that waits for it.
+Never: taken by anybody but the model and the thread that waits for it, or relied on: a model need not hold it,
+and the end of its connections, or of its process, tells as well.
 """
 
 import ctypes
 import errno
+import logging
 import platform
 import threading
 from collections.abc import Callable
@@ -23,20 +25,26 @@ _ATTRIBUTES_BYTES = 64
 _PROCESS_SHARED = 1
 _ROBUST = 1
 
+log = logging.getLogger(__name__)
+
 
 class ModelMutex:
     """The mutex of one model process, in memory that it maps. Nobody holds it yet."""
 
     def __init__(self, buffer: Buffer) -> None:
-        """`buffer`: at least `MUTEX_BYTES`; held as long as anybody may touch the mutex."""
+        """`buffer`: at least `MUTEX_BYTES`; held as long as anybody may touch the mutex. Raises OSError."""
         self.buffer = buffer
         self._library = ctypes.CDLL(None)
         self._memory = (ctypes.c_char * MUTEX_BYTES).from_buffer(buffer.view)
         attributes = ctypes.create_string_buffer(_ATTRIBUTES_BYTES)
-        self._library.pthread_mutexattr_init(attributes)
-        self._library.pthread_mutexattr_setpshared(attributes, _PROCESS_SHARED)
-        self._library.pthread_mutexattr_setrobust(attributes, _ROBUST)
-        self._library.pthread_mutex_init(self._memory, attributes)
+        status = (
+            self._library.pthread_mutexattr_init(attributes)
+            or self._library.pthread_mutexattr_setpshared(attributes, _PROCESS_SHARED)
+            or self._library.pthread_mutexattr_setrobust(attributes, _ROBUST)
+            or self._library.pthread_mutex_init(self._memory, attributes)
+        )
+        if status:
+            raise OSError(status, "no robust mutex can be had")
 
     @classmethod
     def within(cls, arena: Arena) -> "ModelMutex | None":
@@ -47,10 +55,17 @@ class ModelMutex:
             return cls(arena.allocate(MUTEX_BYTES, urgent=True))
         except (ArenaFull, ArenaTooSmall):
             return None
+        except OSError as error:
+            log.warning("the death of a model is told by its connections: %s", error)
+            return None
 
     def watch(self, on_death: Callable[[], None]) -> None:
         """Call `on_death` on a thread of its own once the process that holds the mutex has died."""
-        threading.Thread(target=self._wait, args=(on_death,), name="hams-model-mutex", daemon=True).start()
+        waits = threading.Thread(target=self._wait, args=(on_death,), name="hams-model-mutex", daemon=True)
+        try:
+            waits.start()
+        except RuntimeError as error:
+            log.warning("the death of a model is told by its connections: %s", error)
 
     def _wait(self, on_death: Callable[[], None]) -> None:
         status = self._library.pthread_mutex_lock(self._memory)
@@ -59,3 +74,5 @@ class ModelMutex:
             self._library.pthread_mutex_unlock(self._memory)
         if status == errno.EOWNERDEAD:
             on_death()
+        else:
+            log.warning("a model does not hold its mutex, though it says so (status %d)", status)

@@ -14,6 +14,7 @@ import contextlib
 import enum
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ from typing import Protocol
 from hams_sidecar.arena import Buffer
 from hams_sidecar.model import frames
 from hams_sidecar.model.channel import ModelChannel
-from hams_sidecar.model.frames import FromModel, Hello, Ready
+from hams_sidecar.model.frames import FromModel, Hello
 from hams_sidecar.model.process import ModelProcess
 from hams_sidecar.model.session import Session
 
@@ -119,19 +120,23 @@ class Sessions:
         silent = session.pinged is not None and now - session.pinged > 2 * self._ping_interval_s
         return ModelHealth.SILENT if silent else ModelHealth.READY
 
-    def ready(self, session: Session, frame: Ready) -> None:
-        """The model has initialised."""
-        session.ready = frame
-        if session.mutex is not None and frame.holds_mutex:
-            loop = asyncio.get_running_loop()
-            session.mutex.watch(lambda: self._tell(loop, session))
-        self.complete(session)
+    def _watch_mutex(self, session: Session) -> None:
+        """The process holds its mutex. The thread that waits for it must not hold the session, which may be
+        over long before the process is."""
+        if session.mutex is not None:
+            loop, known = asyncio.get_running_loop(), weakref.ref(session)
+            session.mutex.watch(lambda: self._tell(loop, known))
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, session: Session) -> None:
-        """On the thread that waits: the process of the session has died. Threads of it may still run, so it
-        is killed, and its memory waits for its end as ever."""
+    def _tell(self, loop: asyncio.AbstractEventLoop, known: "weakref.ref[Session]") -> None:
+        """On the thread that waits."""
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to be told
-            loop.call_soon_threadsafe(lambda: self.end(session, "the model process has ended", kill=True))
+            loop.call_soon_threadsafe(self._died, known)
+
+    def _died(self, known: "weakref.ref[Session]") -> None:
+        """Threads of the process may still run: it is killed, and its memory waits for its end as ever."""
+        session = known()
+        if session is not None:
+            self.end(session, "the model process has ended", kill=True)
 
     def complete(self, session: Session) -> None:
         """Tell the owner once the session is complete: the last connection and READY may come in any
@@ -171,6 +176,8 @@ class Sessions:
         elif frame.channel == "health" and session.health is None:
             session.health = channel
             self._bind(session, channel, self._on_health_frame)
+            if frame.holds_mutex:
+                self._watch_mutex(session)
             self._ping(session)
             self.complete(session)
         else:

@@ -39,6 +39,7 @@ from hams_sidecar.chunks import ChunkTable
 from hams_sidecar.model import ModelHealth
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.link import PRELOAD
+from hams_sidecar.model.mutex import MUTEX_BYTES
 from hams_sidecar.payload import image
 from hams_wire.scheduling import Disturbance
 
@@ -324,19 +325,22 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unseen")
 async def test_a_model_whose_children_hold_its_connections_is_known_to_be_dead(hosts: Any, read: Any) -> None:
+    """One process after another: each has a mutex of its own."""
     host = await hosts(stateful=False)
-    await host.ready("Parent")
-    host.begin(host.x((1, 1)))
-    done = await host.next(BatchDone)
-    child = int(read(done.results[0])[0][0])
-    host.processes[0].kill()
-    try:
-        assert (await host.next(ModelDied)).reason == "the model process has ended"
-    finally:
-        os.kill(child, signal.SIGKILL)
+    for _ in range(3):
+        await host.ready("Parent")
+        host.begin(host.x((1, 1)))
+        done = await host.next(BatchDone)
+        host.processes[-1].kill()
+        try:
+            assert (await host.next(ModelDied)).reason == "the model process has ended"
+        finally:
+            os.kill(int(read(done.results[0])[0][0]), signal.SIGKILL)
     await host.ready("Echo")
+    assert host.tensors.stats().used == MUTEX_BYTES
 
 
+@pytest.mark.usefixtures("unseen")
 async def test_a_model_that_cannot_hold_the_mutex_is_told_dead_by_its_connections(
     hosts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,16 +352,7 @@ async def test_a_model_that_cannot_hold_the_mutex_is_told_dead_by_its_connection
     assert "closed its connection" in (await host.next(ModelDied)).reason
 
 
-async def test_a_mutex_is_held_by_one_process_after_another(hosts: Any) -> None:
-    host = await hosts(stateful=True)
-    for _ in range(3):
-        await host.ready("Sum")
-        await host.run(host.x((1, 1)))
-        host.processes[-1].kill()
-        assert (await host.next(ModelDied)).reason == "the model process has ended"
-
-
-async def test_a_model_that_fails_to_initialise_leaves_its_mutex_alone(hosts: Any, eventually: Any) -> None:
+async def test_a_model_that_fails_to_initialise_leaves_no_memory_behind(hosts: Any, eventually: Any) -> None:
     host = await hosts(stateful=False)
     host.start("NoSuchModel")
     await host.next(ModelDied)
