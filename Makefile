@@ -52,7 +52,7 @@ check-lint: .venv/.core
 	$(BIN)/ruff check $(LINTED)
 
 check-types: .venv/.core
-	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy $(SOURCES) benchmarks
 
 check-imports: .venv/.core
 	HAMS_PURE=1 $(BIN)/lint-imports --no-cache --no-logo

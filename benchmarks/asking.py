@@ -86,7 +86,8 @@ async def _client(port: int, graph: str, nbytes: int, name: str, log: Log, stop:
         request = infer_request(graph, nbytes, key=f"{name}-{n}-{loop.time():.6f}")
         asked = log.open[name] = loop.time()
         while True:
-            status, numbers = 0, {}
+            status = 0
+            numbers: dict[str, int] = {}
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 if streams is None:
                     streams = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)

@@ -86,4 +86,4 @@ def print_published(result: Result) -> None:
 
 
 def _others(row: dict[str, Any]) -> float:
-    return max(rate for name, rate in row["published"].items() if name != "orloj")
+    return max(float(rate) for name, rate in row["published"].items() if name != "orloj")

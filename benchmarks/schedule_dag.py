@@ -92,7 +92,8 @@ def trace(load: float, requests: int, seed: int) -> Traced:
 
 def _times(random: np.random.Generator, apps: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     means = np.array(MEANS_S)[apps]
-    return np.maximum(random.normal(means, SD_S), 0.1 * means)
+    times: np.ndarray[Any, Any] = np.maximum(random.normal(means, SD_S), 0.1 * means)
+    return times
 
 
 def profile(stage: int, seed: int) -> Profiles:

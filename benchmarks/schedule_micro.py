@@ -33,7 +33,7 @@ from hams_protocol.joins import Stage, Unit
 from hams_protocol.messages import Kind, Meta, Token
 from hams_schedule import decision
 from hams_schedule.decision import decide
-from hams_wire.peers.payload import TensorInfo
+from hams_wire.peers.payload import TensorInfo, WholePayload
 from hams_wire.scheduling import OrderedQueue, PolicyQueue
 
 CASE = "eight-modal"
@@ -71,7 +71,7 @@ KINDS = (
 )
 
 
-class ShapedPayload:
+class ShapedPayload(WholePayload):
     """A payload of one row: what the core asks of it."""
 
     nbytes, defect, content, rows = 0, "", "", 1

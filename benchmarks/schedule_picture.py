@@ -14,8 +14,7 @@ from pathlib import Path
 from benchmarks.arrivals import SMOOTH
 from benchmarks.virtual_time import Request, known, policy_of, profiles_of, run
 from benchmarks.workloads import CASES, trace_of, worker_of
-from hams_schedule.policies.base import Policy
-from hams_schedule.scheduler import BatchTiming
+from hams_schedule.scheduler import BatchTiming, SchedulerPort
 
 CASE = "std-1"
 """Two kinds of requests, 20 and 100 ms in the mean."""
@@ -60,7 +59,7 @@ class Ran:
 class Watched:
     """A policy, and what it did."""
 
-    def __init__(self, policy: Policy[Request]) -> None:
+    def __init__(self, policy: SchedulerPort[Request]) -> None:
         self._policy = policy
         self.batches: list[Ran] = []
         self.shed: list[tuple[float, Request]] = []

@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,10 @@ from hams_protocol.messages import (
     Suspect,
     Token,
 )
-from hams_sidecar.arena import Arena, Buffer
-from hams_sidecar.limits import unmap_bytes_min
-from hams_sidecar.payload import Tensor
-from hams_sidecar.payload import TensorPayload as ArenaPayload
+from hams_sidecar.arena import Arena
+from hams_sidecar.payload import Tensor, TensorPayload
+from hams_sidecar.payloads import ArenaFactory
 from hams_wire.peers.network import PeerNetwork
-from hams_wire.peers.payload import Room, TensorInfo
 
 RECORD_BYTES = 100_000_000
 SIZES = {"4KiB": 4096, "1MiB": 1 << 20}
@@ -55,35 +53,18 @@ SPAWN = multiprocessing.get_context("spawn")
 """A process that inherits nothing: neither a loop nor what the other side has allocated."""
 
 
-class Factory:
+class Factory(ArenaFactory):
     """Payloads in an arena, as a proxy has them."""
 
     def __init__(self) -> None:
         self.arena = Arena(4 * RECORD_BYTES)
+        super().__init__(self.arena)
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """A slot."""
-        return self.arena.allocate(nbytes)
-
-    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> ArenaPayload:
-        """A payload in its slot."""
-        assert isinstance(room, Buffer)
-        return ArenaPayload(tuple(Tensor(*tensor) for tensor in tensors), room)
-
-    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
-        """Descriptors and slot."""
-        assert isinstance(payload, ArenaPayload)
-        return payload.tensors, payload.buffer.view
-
-    def sent(self, view: memoryview) -> None:
-        """As a proxy does with a large state."""
-        self.arena.unmap(view, unmap_bytes_min)
-
-    def make(self, nbytes: int) -> ArenaPayload:
+    def make(self, nbytes: int) -> TensorPayload:
         """One tensor of zeros."""
         room = self.arena.allocate(nbytes)
         room.view[:] = bytes(nbytes)
-        return ArenaPayload((Tensor("x", "UINT8", (1, nbytes), 0, nbytes),), room)
+        return TensorPayload((Tensor("x", "UINT8", (1, nbytes), 0, nbytes),), room)
 
 
 def token(n: int, payload: Payload | None) -> Deliver:
@@ -277,7 +258,7 @@ async def record_rate(unix: bool) -> float:
             return await _record_rate(both, both.factory.make(RECORD_BYTES))
 
 
-async def _record_rate(both: Peers, state: ArenaPayload) -> float:
+async def _record_rate(both: Peers, state: TensorPayload) -> float:
     times = []
     for version in range(9):  # the first one warms up
         begin = time.perf_counter()

@@ -5,14 +5,26 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.paper.overhead import Plan
 from benchmarks.paper.published import bare_ms
-from benchmarks.paper.recovery import CORRELATED, PROCESSES, UNSTORED_BATCHES
+from benchmarks.paper.recovery import (
+    AFTER_ANSWERS,
+    CORRELATED,
+    PROCESSES,
+    QUIET_ANSWERS,
+    UNSTORED_BATCHES,
+)
 from benchmarks.paper.services import CHECKPOINT_BATCHES, Service, replays
 
 START_S = 25.0
 """Graphs are started, come into sync, are warmed up, and ended."""
 
-KILL_S = 12.0
-"""Everything is in sync before a kill and after it, and answers are waited for."""
+KILL_S = 4.5
+"""Everything is in sync before a kill and after it."""
+
+KILL_ANSWERS = 2 + QUIET_ANSWERS + AFTER_ANSWERS
+"""Answers that are waited for around a kill."""
+
+PEER_KILL_S = 12.0
+"""A kill beside Ray Serve, and what is waited for after it."""
 
 STATELESS = 4
 """Operators without a state in a service, about."""
@@ -35,9 +47,9 @@ def of_breakdown(services: Sequence[Service], modes: Sequence[str], seconds: flo
 
 def of_kills(services: Iterable[Service], modes: Sequence[str], kills: int, processes: int) -> float:
     """Of so many kills of each state in so many ways; if in all ways, of operators without state, too."""
-    more = STATELESS * KILL_S if processes == len(PROCESSES) else 0.0
+    more = STATELESS if processes == len(PROCESSES) else 0
     return sum(
-        START_S + len(service.stateful) * processes * kills * kill_s(service, mode) + more
+        START_S + (len(service.stateful) * processes * kills + more) * kill_s(service, mode)
         for service in services
         for mode in modes
     )
@@ -45,18 +57,21 @@ def of_kills(services: Iterable[Service], modes: Sequence[str], kills: int, proc
 
 def of_correlated(services: Iterable[Service], modes: Sequence[str], kills: int) -> float:
     """Of kills of several at once."""
-    cases = sum(len(CORRELATED.get(service.name, ())) for service in services)
-    return len(modes) * cases * (START_S + kills * KILL_S)
+    return sum(
+        len(CORRELATED.get(service.name, ())) * (START_S + kills * kill_s(service, mode))
+        for service in services
+        for mode in modes
+    )
 
 
 def of_peers(services: int, plan: Plan) -> float:
     """Of so many services in two systems: alone, saturated, and killed once."""
-    return services * 2 * (START_S + 2 * plan.pairs * plan.window_s + KILL_S)
+    return services * 2 * (START_S + 2 * plan.pairs * plan.window_s + PEER_KILL_S)
 
 
 def kill_s(service: Service, mode: str) -> float:
     """One kill. Where states are run again, one is stored before, and what follows it is run twice."""
-    batches = CHECKPOINT_BATCHES + 2 * UNSTORED_BATCHES if replays(mode) else 0
+    batches = KILL_ANSWERS + (CHECKPOINT_BATCHES + 2 * UNSTORED_BATCHES if replays(mode) else 0)
     return KILL_S + batches * bare_ms(service.name) / 1000 / service.under_way("L2")
 
 

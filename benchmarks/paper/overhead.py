@@ -81,8 +81,9 @@ async def _load(bare: Running, other: Running, load: str, plan: Plan) -> list[di
             busy[side] += graphs[side].cpu_s() - before[side]
             idle[rest] += graphs[rest].cpu_s() - before[rest]
     spent = plan.pairs * plan.window_s
-    cpu: dict[str, object] = {f"{side}_busy_cores": round(busy[side] / spent, ROUND) for side in busy} | {
-        f"{side}_idle_cores": round(idle[side] / spent, ROUND) for side in idle
+    cpu: dict[str, object] = {
+        **{f"{side}_busy_cores": round(busy[side] / spent, ROUND) for side in busy},
+        **{f"{side}_idle_cores": round(idle[side] / spent, ROUND) for side in idle},
     }
     others = (_others_s() - others_before) / (time.perf_counter() - began)
     cpu["others_cores"] = round(others, ROUND)

@@ -118,8 +118,11 @@ def parts_of(folder: Path) -> dict[str, Result]:
 def write_page(folder: Path) -> None:
     """`index.html` of all parts that lie in a folder; rows of one machine beside each other."""
     results = parts_of(folder)
-    rows = {part: rows_of(result) for part, result in results.items() if part in TITLES}
-    rows |= {TWO_OPERATORS: beside} if (beside := _beside(folder)) else {}
+    rows: dict[str, Sequence[Row]] = {
+        part: rows_of(result) for part, result in results.items() if part in TITLES
+    }
+    if beside := _beside(folder):
+        rows[TWO_OPERATORS] = beside
     machines = list(dict.fromkeys(machine_of(row) for each in rows.values() for row in each))
     sections = [_facts(results), HEAD]
     if not any(row.get("models") == "real" for each in rows.values() for row in each):
@@ -192,7 +195,9 @@ def _facts(results: Mapping[str, Result]) -> str:
     days: dict[str, set[str]] = defaultdict(set)
     codes: dict[str, set[str]] = defaultdict(set)
     for result in results.values():
-        machines |= result.get("machines", {})  # type: ignore[arg-type]
+        told = result.get("machines", {})
+        assert isinstance(told, dict)
+        machines |= told
         for row in rows_of(result):
             days[machine_of(row)].add(str(row.get("measured", ""))[:10])
             codes[machine_of(row)].add(code_of(row))

@@ -19,7 +19,7 @@ Place = tuple[int, int, int]
 """Region number, offset and size in bytes."""
 
 _locked: list[memoryview] = []
-"""Mutexes that this process holds, one for its session: they must stay mapped, as the C library lists them."""
+"""The mutex that this process holds for its session: it must stay mapped, as the C library lists it."""
 
 
 class Regions:

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ async def peers(services: Sequence[Service], settings: Settings, plan: Plan) -> 
             )
         async with running(service, "NonStop", settings, standby=True) as graph:
             how = "NonStop, one backup for each state"
-            rows.append(await _row(service, "HAMS", how, graph, lambda graph=graph: _kill(graph), plan))
+            rows.append(await _row(service, "HAMS", how, graph, partial(_kill, graph), plan))
     return rows
 
 

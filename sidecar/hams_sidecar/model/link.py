@@ -483,7 +483,9 @@ class ModelLink:
             for located in unit.tensors
             if located is not None
         }
-        own = MUTEX_BYTES + sum(round_up(buffer.nbytes) for buffer in held.values() if buffer.arena is self._tensors)
+        own = MUTEX_BYTES + sum(
+            round_up(buffer.nbytes) for buffer in held.values() if buffer.arena is self._tensors
+        )
         try:
             if own + sum(map(round_up, frame.sizes)) > self._tensors.capacity:  # would wait for itself
                 raise ArenaTooSmall(own + sum(frame.sizes), self._tensors.capacity)

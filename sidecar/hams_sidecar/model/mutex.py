@@ -5,8 +5,8 @@ for a process with torch. A robust mutex is given back before that (`pthread_mut
 futexes, `get_robust_list(2)`). A process is noticed, too, whose children hold its connections open. Where the
 C library is another one than glibc there is no such mutex, and the end of the connections tells.
 
-Never: taken by anybody but the model and the thread that waits for it, or relied on: a model need not hold it,
-and the end of its connections, or of its process, tells as well.
+Never: taken by anybody but the model and the thread that waits for it, or relied on: a model need not hold
+it, and the end of its connections, or of its process, tells as well.
 """
 
 import ctypes
