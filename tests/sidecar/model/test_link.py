@@ -337,6 +337,7 @@ async def test_a_model_whose_children_hold_its_connections_is_known_to_be_dead(h
         finally:
             os.kill(int(read(done.results[0])[0][0]), signal.SIGKILL)
     await host.ready("Echo")
+    del done  # its outputs
     gc.collect()
     assert host.tensors.stats().used == MUTEX_BYTES
 
