@@ -324,6 +324,12 @@ class Backup(Role):
 
     # -- epochs ----------------------------------------------------------------------------------------------
 
+    def retire(self) -> None:
+        """Its epoch is over. What it refers to refers to it: states that it has received would stay until the
+        interpreter looks for that."""
+        self._held.clear()
+        self._early.clear()
+
     def resumed(self, end: int) -> None:
         """Back at the record of the end, in sync in the new epoch: say so."""
         if self._m.by_receipt:

@@ -90,10 +90,17 @@ class HeldState:
         self.store.rollback(end)
         self.lineage.rollback(end)
         self.epoch = replica_set.epoch
+        self.backup.retire()
         self.backup = Backup(self, replica_set, True, None)
         self.backup.resumed(end)
         if leaving:
             self.backup.drain()
+
+    def let_go(self) -> None:
+        """It is kept no more: its memory is free at once (`Backup.retire`)."""
+        self.backup.retire()
+        self.store = VersionStore()
+        self.lineage = Lineage()
 
 
 class Keeper(Timed):
@@ -275,18 +282,21 @@ class Keeper(Timed):
                     held.backup.following.named(replica_set, in_sync=True)
                     held.backup.apply()
                 elif not self._is_called(replica_set, held):
-                    del self.states[op]
+                    self._forget(op)
                 continue
             end = replica_set.end_of(held.epoch)
             version = None if end is None else held.store.find(end)
             if named and end is not None and replica_set.epoch == held.epoch + 1 and version is not None:
                 held.go_on(replica_set, end, self._leaving)
             else:
-                del self.states[op]
+                self._forget(op)
         for replica_set in self._knowledge.topology.sets:
             named = self._instance in replica_set.keepers and replica_set.name in self._graph.operators
             if named and replica_set.name not in self.states:
                 self._named_without(replica_set)
+
+    def _forget(self, op: str) -> None:
+        self.states.pop(op).let_go()
 
     def _named_without(self, replica_set: ReplicaSet) -> None:
         """Named, but nothing is here. Nothing comes any more: a copy is taken before the naming only, or an
