@@ -388,8 +388,11 @@ def test_a_keeper_forgets_the_state_when_the_topology_names_it_no_more(keeper):
     keeper.get("q-2", copy_of())
     keeper.learn(topo(4, replace(ALONE, keepers=(name_of(keeper),))))
     assert keeper.machine.keeper.is_needed
+    held = keeper.machine.keeper.states["q"]
+    assert held.nbytes
     keeper.learn(topo(5, rset("q", "q-2", "q-3", epoch=2)))
     assert not keeper.machine.keeper.states
+    assert not held.store.versions, "its bytes would stay until the interpreter looks for what holds itself"
 
 
 def test_a_keeper_gives_the_state_to_the_fresh_primary_and_keeps_it_in_that_epoch(keeper):
