@@ -8,6 +8,7 @@ from benchmarks.paper.published import bare_ms
 from benchmarks.paper.recovery import (
     AFTER_ANSWERS,
     CORRELATED,
+    FIRST_ANSWERS,
     PROCESSES,
     QUIET_ANSWERS,
     UNSTORED_BATCHES,
@@ -20,7 +21,7 @@ START_S = 25.0
 KILL_S = 4.5
 """Everything is in sync before a kill and after it."""
 
-KILL_ANSWERS = 2 + QUIET_ANSWERS + AFTER_ANSWERS
+KILL_ANSWERS = FIRST_ANSWERS + QUIET_ANSWERS + AFTER_ANSWERS
 """Answers that are waited for around a kill."""
 
 PEER_KILL_S = 12.0

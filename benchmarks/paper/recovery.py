@@ -47,6 +47,9 @@ from hams_wire.trace import ENVIRONMENT
 AROUND_S = 10.0
 """A kill's gap is looked for until so long after the recovery: states that are run again take longer."""
 
+FIRST_ANSWERS = 2
+"""Answers before anything is looked at."""
+
 QUIET_ANSWERS = 10
 """Answers before a kill, in which the usual gap is looked for."""
 
@@ -170,7 +173,7 @@ async def _kill(case: Case, graph: Running, log: Answers, traces: Path, watcher:
     loop = asyncio.get_running_loop()
     again = replays(graph.mode)
     await redundant(graph.supervisor, READY_S)
-    await log.more(2, ANSWERS_S)
+    await log.more(FIRST_ANSWERS, ANSWERS_S)
     began = loop.time()
     await log.more(QUIET_ANSWERS, ANSWERS_S)
     quiet = log.longest_gap_s(began, loop.time())

@@ -195,9 +195,9 @@ def _facts(results: Mapping[str, Result]) -> str:
     days: dict[str, set[str]] = defaultdict(set)
     codes: dict[str, set[str]] = defaultdict(set)
     for result in results.values():
-        told = result.get("machines", {})
-        assert isinstance(told, dict)
-        machines |= told
+        described = result.get("machines", {})
+        assert isinstance(described, dict)
+        machines |= described
         for row in rows_of(result):
             days[machine_of(row)].add(str(row.get("measured", ""))[:10])
             codes[machine_of(row)].add(code_of(row))

@@ -183,6 +183,17 @@ def test_it_keeps_every_version_that_its_primary_may_be_ahead_by_and_the_durable
     assert [version.number for version in rig.machine.store.versions] == [5, 6, 7, 8, 9]
 
 
+def test_a_backup_that_is_promoted_lets_go_of_what_it_had_received_beyond_the_end():
+    rig = backup()
+    rig.get("q-1", record(1, dep("p", 1, 4)))
+    rig.get("q-1", record(3, previous=2))
+    role = rig.machine.backup
+    assert role.received == 1
+    rig.learn(at(3, primary="q-2", epoch=2, ends=((1, 0),), revoked=("q-1",)))
+    assert rig.machine.role == "primary"
+    assert role.received == 0, "its states would stay until the interpreter looks for what holds itself"
+
+
 def test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology():
     rig = backup()
     rig.get("q-1", record(1, dep("p", 1, 4)))

@@ -427,7 +427,7 @@ class ModelLink:
         )
 
     def setup(self, session: Session) -> dict[str, object]:
-        """`SessionOwner`: what a model process is told first."""
+        """`SessionOwner`: what a model process is told first, and the mutex of its session."""
         session.mutex = ModelMutex.within(self._tensors)
         return {
             "operator": self.declared.setup(),

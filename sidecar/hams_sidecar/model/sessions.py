@@ -46,7 +46,7 @@ class SessionOwner(Protocol):
     """What the link does with its sessions."""
 
     def setup(self, session: Session) -> dict[str, object]:
-        """Members of a setup frame, but for the session."""
+        """Members of a setup frame, but for the session, which gets its mutex."""
 
     def on_complete(self, session: Session) -> None:
         """All connections are there, and the model has initialised."""
