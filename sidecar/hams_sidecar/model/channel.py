@@ -18,6 +18,10 @@ from hams_sidecar.model.frames import BadModelFrame, FromModel, Hello
 HELLO_WAIT_S = 5.0
 """How long a connection may take to say what it is for."""
 
+LAST_WORDS_BYTES_MAX = 4 << 20
+"""Of what a process that has ended sent, at most this much is read; a child of it may still be writing."""
+
+_READ_BYTES = 64 << 10
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -61,6 +65,20 @@ class ModelChannel(asyncio.Protocol):
         except BadModelFrame as error:
             self._lost(f"the model broke the contract on its {self.name or 'new'} connection: {error}")
             self.close()
+
+    def read_last_words(self) -> None:
+        """Deliver what the process had sent before it ended: that may be told before what it sent is read."""
+        transport, left = self._transport, LAST_WORDS_BYTES_MAX
+        # One that closes may have given its descriptor back, and somebody else has it by now.
+        while left > 0 and transport is not None and not transport.is_closing():
+            try:
+                data = os.read(transport.get_extra_info("socket").fileno(), min(left, _READ_BYTES))
+            except OSError:  # nothing is left, or the connection broke
+                return
+            if not data:
+                return
+            left -= len(data)
+            self.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio.Protocol."""

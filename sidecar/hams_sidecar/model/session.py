@@ -138,6 +138,10 @@ class Session:
         """Told of work that ended otherwise than it should."""
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def channels(self) -> list[ModelChannel]:
+        """Its connections that are there."""
+        return [one for one in (self.run, self.capture, self.health) if one is not None]
+
     def later(self, work: Coroutine[None, None, None]) -> None:
         """Work that waits for room in an arena, given up with the session."""
         task = asyncio.get_running_loop().create_task(work)

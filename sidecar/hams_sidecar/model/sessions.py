@@ -136,7 +136,15 @@ class Sessions:
         """Threads of the process may still run: it is killed, and its memory waits for its end as ever."""
         session = known()
         if session is not None:
-            self.end(session, "the model process has ended", kill=True)
+            self._ended(session, "the model process has ended", kill=True)
+
+    def _ended(self, session: Session, reason: str, *, kill: bool = False) -> None:
+        """The process is gone, and what it sent before counts: why it could not start, or a batch that it had
+        finished."""
+        for channel in session.channels():
+            if self.current is session:
+                channel.read_last_words()
+        self.end(session, reason, kill=kill)
 
     def complete(self, session: Session) -> None:
         """Tell the owner once the session is complete: the last connection and READY may come in any
@@ -206,7 +214,7 @@ class Sessions:
                 on_frame(session, frame)
 
         channel.on_frame = deliver
-        channel.on_lost = lambda reason: self.end(session, reason)
+        channel.on_lost = lambda reason: self._ended(session, reason)
 
     def broken(self, session: Session, what: str) -> None:
         """The model process sent what it must not."""
@@ -222,10 +230,9 @@ class Sessions:
         if self.current is not session:
             return
         self.current = None
-        for channel in (session.run, session.capture, session.health):
-            if channel is not None:
-                channel.on_lost = channel.on_frame = None
-                channel.close()
+        for channel in session.channels():
+            channel.on_lost = channel.on_frame = None
+            channel.close()
         session.cancel()
         session.on_failed = None  # it holds the session, and that what was granted
         process = session.process
@@ -249,7 +256,7 @@ class Sessions:
         self._limbo.pop(process, None)
         session = self.current
         if session is not None and session.process is process:
-            self.end(session, "the model process has ended")
+            self._ended(session, "the model process has ended")
             self._limbo.pop(process, None)
 
     def _watch(self) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -352,6 +353,38 @@ async def test_a_model_that_cannot_hold_the_mutex_is_told_dead_by_its_connection
     assert host.tensors.stats().used == 0
     host.processes[0].kill()
     assert "closed its connection" in (await host.next(ModelDied)).reason
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_a_model_said_before_it_ended_counts(
+    tmp_path: Any,
+    host_class: Any,
+    graph_of: Any,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    runner: Any,
+    seen: bool,
+) -> None:
+    """Its end and its last words are there at the same time, as nobody had time to look."""
+    if not seen:
+        monkeypatch.setattr(ModelChannel, "peer_pid", lambda self: 0)
+
+    async def scenario() -> None:
+        host = host_class(tmp_path, graph_of(stateful=False), 1 << 20, 1 << 20, {})
+        await host.link.listen(tmp_path / "model.sock")
+        try:
+            host.start("NoSuchModel")
+            await eventually(lambda: getattr(host.link._sessions.current, "health", None) is not None)
+            host.processes[0].wait(20)
+            for thread in threading.enumerate():
+                if thread.name == "hams-model-mutex":
+                    thread.join(20)
+            assert "initialize failed: " in (await host.next(ModelDied)).reason
+        finally:
+            await host.close()
+
+    runner(scenario())
 
 
 async def test_a_model_that_fails_to_initialise_leaves_no_memory_behind(hosts: Any, eventually: Any) -> None:
