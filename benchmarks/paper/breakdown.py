@@ -131,12 +131,12 @@ def state_steps(lines: Sequence[Note], operator: str) -> dict[str, float]:
             began[note.who] = note.at
         elif note.what == "Captured" and note.who in began:
             capture.append(note.at - began.pop(note.who))
-        elif len(words) == 5 and words[2] == "StateRecord" and words[3] == operator:
+        elif len(words) >= 5 and words[2] == "StateRecord" and words[3] == operator:
             if words[0] == "->":
                 sent[words[4]] = note.at
             elif words[4] in sent:
                 way.append(note.at - sent[words[4]])
-        elif len(words) == 5 and words[:1] == ["<-"] and words[2] == "RecordAck" and words[4] in sent:
+        elif len(words) >= 5 and words[:1] == ["<-"] and words[2] == "RecordAck" and words[4] in sent:
             acknowledged.append(note.at - sent.pop(words[4]))
     named = {"capture": capture, "record": way, "acknowledged": acknowledged}
     return {name: round(float(np.median(values)) / 1e6, 3) for name, values in named.items() if values}

@@ -50,9 +50,9 @@ class Payload(Protocol):
         """Of a state: bytes that it does not share with the version before; `nbytes` if it shares none."""
         ...
 
-    def born_after(self, version: int) -> "Payload | None":
+    def born_after(self, version: int, newest: int) -> "Payload | None":
         """Of a state: its chunks younger than `version`, to be laid over that; None if that would not be less
-        than all of it."""
+        than all of it. `newest`: no chunk is younger, whether births are known or not."""
         ...
 
     def laid_over(self, base: "Payload", since: int, version: int) -> "Payload | None":

@@ -16,15 +16,17 @@ class Version:
     """One version: its record, and whether its state is there (captured, received, or shared with the version
     before).
 
-    `carried_nbytes`: what its record carries beside the state, outputs and what came on fan-out edges.
+    `born`: the version that made this state. `carried_nbytes`: what its record carries beside the state,
+    outputs and what came on fan-out edges.
     """
 
-    __slots__ = ("_difference", "_leaving", "carried_nbytes", "changed", "record", "state")
+    __slots__ = ("_difference", "_leaving", "born", "carried_nbytes", "changed", "record", "state")
 
-    def __init__(self, record: StateRecord, changed: bool, state: Payload | None) -> None:
+    def __init__(self, record: StateRecord, changed: bool, state: Payload | None, born: int) -> None:
         self.record = record
         self.changed = changed
         self.state = state
+        self.born = born
         self._difference: StateRecord | None = None
         self._leaving: StateRecord | None = None
         self.carried_nbytes = carried_nbytes(record.units)
@@ -42,7 +44,7 @@ class Version:
         if record.state is None:
             return record
         if self._difference is None:
-            part = record.state.born_after(record.previous)
+            part = record.state.born_after(record.previous, self.born)
             self._difference = record if part is None else replace(record, state=part, since=record.previous)
         return self._difference
 
@@ -69,14 +71,16 @@ class VersionStore:
 
     def start(self, record: StateRecord, state: Payload | None) -> None:
         """Begin anew from one whole version."""
-        self.versions = [Version(record, True, state)]
+        self.versions = [Version(record, True, state, record.version)]
 
     def append(self, record: StateRecord, changed: bool) -> Version:
         """Add the next version. If it `changed` the state, `record.state` is the state, or None until it is
         captured."""
         before = self.versions[-1] if self.versions else None
-        state = record.state if changed or before is None else before.state
-        version = Version(record, changed, state)
+        if changed or before is None:
+            version = Version(record, changed, record.state, record.version)
+        else:
+            version = Version(record, changed, before.state, before.born)
         self.versions.append(version)
         return version
 

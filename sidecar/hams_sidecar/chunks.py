@@ -89,7 +89,7 @@ class ChunkTable(WholePayload):
             return self
         return ChunkTable(self.chunks, [min(born, version) for born in self.births], self.fresh_nbytes)
 
-    def born_after(self, version: int) -> "StateDifference | None":
+    def born_after(self, version: int, newest: int) -> "StateDifference | None":
         """See `Payload`."""
         indices = born_after(self.births, version)
         return None if indices is None else StateDifference(self, indices)

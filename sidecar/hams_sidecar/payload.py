@@ -54,6 +54,12 @@ class TensorPayload(WholePayload):
         """See `hams_wire.peers.payload.content_of`."""
         return content_of(self.tensors, [self.view(tensor) for tensor in self.tensors])
 
+    def born_after(self, version: int, newest: int) -> Payload | None:
+        """See `Payload`. Of one that came whole nobody knows what changed before it."""
+        if version < newest or self.tensors or count(self.nbytes) > limits.chunks_max:
+            return None
+        return ChunkTable.cut(self.buffer, newest).born_after(version, newest)
+
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
         """See `Payload`: its bytes are those of a `chunks.StateDifference`."""
         if isinstance(base, TensorPayload) and not base.tensors and count(base.nbytes) <= limits.chunks_max:

@@ -13,7 +13,8 @@ from hams_sim.errors import Broken
 from hams_wire.peers.payload import WholePayload
 
 CELLS = 4
-"""Chunks of a simulated state; an update writes one or two of them."""
+"""Chunks of a simulated state; an update writes one or two of them, or, one in `DENSE`, all."""
+DENSE = 4
 CELL_NBYTES = 64
 
 
@@ -70,7 +71,8 @@ class SimPayload(WholePayload):
 class SimState(WholePayload):
     """The state of a stateful model: everything that updated it, newest first, as a persistent list.
 
-    `cells` are its chunks: what each holds, and `births` the versions in which they were captured first.
+    `cells` are its chunks: what each holds, and `births` the versions in which they were captured first; None
+    where it came whole, as nobody knows them there.
     """
 
     __slots__ = (
@@ -89,10 +91,11 @@ class SimState(WholePayload):
     def __init__(
         self, before: "SimState | None", entries: tuple[tuple[UnitId, int], ...], digest: int
     ) -> None:
-        self.cells: list[int] = [digest] * CELLS if before is None else list(before.cells)
+        whole = before is None or digest // CELLS**2 % DENSE == 0
+        self.cells: list[int] = [digest] * CELLS if whole or before is None else list(before.cells)
         self.cells[digest % CELLS] = digest
         self.cells[digest // CELLS % CELLS] = digest
-        self.births = [0] * CELLS
+        self.births: list[int] | None = [0] * CELLS
         self.fresh_nbytes = CELLS * CELL_NBYTES
         self.before = before
         self.entries = entries
@@ -112,28 +115,34 @@ class SimState(WholePayload):
 
     def captured(self, version: int, base: "SimState | None") -> "SimState":
         """This state as the capture of `version`: cells that are as in `base` were born there."""
-        if base is None:
+        if base is None or base.births is None:
             return self._born([version] * CELLS)
         pairs = zip(self.cells, base.cells, base.births, strict=True)
         return self._born([born if mine == theirs else version for mine, theirs, born in pairs])
 
-    def _born(self, births: list[int]) -> "SimState":
+    def came_whole(self) -> "SimState":
+        """This state where it has arrived."""
+        return self._born(None)
+
+    def _born(self, births: list[int] | None) -> "SimState":
         state = SimState(self.before, self.entries, self.digest)
         state.cells, state.births = self.cells, births
-        state.fresh_nbytes = births.count(max(births)) * CELL_NBYTES
+        if births is not None:
+            state.fresh_nbytes = births.count(max(births)) * CELL_NBYTES
         return state
 
-    def born_after(self, version: int) -> Payload | None:
+    def born_after(self, version: int, newest: int) -> Payload | None:
         """See `Payload`."""
-        places = born_after(self.births, version)
+        places = born_after([newest] * CELLS if self.births is None else self.births, version)
         return None if places is None else SimDifference(self, {at: self.cells[at] for at in places})
 
-    def completed(self, young: Mapping[int, int], base: "SimState", version: int) -> "SimState":
-        """What these cells of this state, laid over `base`, make. Raises Broken if that is another state."""
+    def completed(self, young: Mapping[int, int], base: "SimState", since: int, version: int) -> "SimState":
+        """What these cells of this state, laid over `base`, the state of `since`, make. Raises Broken if that
+        is another state."""
         cells = [young.get(at, cell) for at, cell in enumerate(base.cells)]
         if cells != self.cells:
             raise Broken("I1", f"version {version} is made of a wrong base: {cells}, not {self.cells}")
-        births = laid_over(base.births, young, CELLS, version)
+        births = laid_over([since] * CELLS if base.births is None else base.births, young, CELLS, version)
         assert births is not None, "its base has as many cells"
         return self._born(births)
 
@@ -151,4 +160,6 @@ class SimDifference(WholePayload):
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
         """See `Payload`."""
-        return self._state.completed(self._young, base, version) if isinstance(base, SimState) else None
+        if not isinstance(base, SimState):
+            return None
+        return self._state.completed(self._young, base, since, version)

@@ -36,6 +36,7 @@ from hams_protocol.messages import (
     Probe,
     ProbeAnswer,
     RecordAck,
+    StateCopy,
     StateRecord,
     Suspect,
     TopologyNews,
@@ -115,8 +116,11 @@ def _about(message: Message) -> str:
     match message:
         case Deliver(target=target, token=token):
             return f"Deliver {token.request} {token.source}->{target}"
-        case StateRecord(op=op, version=version) | RecordAck(op=op, received=version):
-            return f"{type(message).__name__} {op} {version}"
+        case StateRecord(op=op, version=version) | StateCopy(op=op, version=version):
+            nbytes = 0 if message.state is None else message.state.nbytes
+            return f"{type(message).__name__} {op} {version} of {nbytes} bytes"
+        case RecordAck(op=op, received=received, applied=applied):
+            return f"RecordAck {op} {received} applied {applied}"
         case Durable(versions):
             return f"Durable {' '.join(f'{dep.op}:{dep.epoch}:{dep.seq}' for dep in versions)}"
         case Suspect(suspect, reason):

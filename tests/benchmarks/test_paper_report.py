@@ -701,8 +701,8 @@ def test_the_steps_of_a_state() -> None:
     lines = trace(
         (0, "o2-1", "Capture 7"),
         (4, "o2-1", "Captured"),
-        (5, "o2-1", "-> o2-2 StateRecord o2 7"),
-        (9, "o2-2", "<- o2-1 StateRecord o2 7"),
-        (11, "o2-1", "<- o2-2 RecordAck o2 7"),
+        (5, "o2-1", "-> o2-2 StateRecord o2 7 of 64 bytes"),
+        (9, "o2-2", "<- o2-1 StateRecord o2 7 of 64 bytes"),
+        (11, "o2-1", "<- o2-2 RecordAck o2 7 applied 6"),
     )
     assert state_steps(lines, "o2") == {"capture": 4.0, "record": 4.0, "acknowledged": 6.0}

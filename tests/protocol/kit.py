@@ -71,8 +71,9 @@ class P:
     def fresh_nbytes(self) -> int:
         return self.nbytes
 
-    def born_after(self, version: int) -> "P | None":
-        return P(f"{self.label} after {version}", 1) if version in self.young else None
+    def born_after(self, version: int, newest: int) -> "P | None":
+        known = version in self.young or version >= newest
+        return P(f"{self.label} after {version}", 1) if known else None
 
     def laid_over(self, base: "P", since: int, version: int) -> "P | None":
         return P(f"{self.label} on {base.label}") if self.label.endswith(f"after {since}") else None

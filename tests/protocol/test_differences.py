@@ -3,14 +3,16 @@ them."""
 
 from dataclasses import replace
 
-from kit import P, graph, of, op, primary_of
+from kit import R0, P, graph, of, op, primary_of, value
 from test_backup import backup, joiner, record, said
 from test_followers import ASK, DATA, at, feed
+from test_keeper import promoted
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import Completion, Durable, RecordAck, StateCopy, StateRecord
+from hams_protocol.versions import VersionStore
 
 WHOLE = graph(replace(op("q", FRONTEND, stateful=True), delta=False))
 
@@ -61,6 +63,23 @@ def test_a_joiner_that_holds_a_version_is_sent_what_changed_since_that():
         acknowledged(rig, "q-2", number + 1)
     (copy,) = of(acknowledged(rig, "q-3", 0), StateCopy, "q-3")
     assert (copy.version, copy.since, copy.state) == (3, 0, P("state 3 after 0", 1))
+
+
+def test_of_a_state_that_came_whole_nothing_is_sent_again_while_it_stays_the_same():
+    """It was promoted with it. Batches that change nothing make versions, and the copy's is trimmed."""
+    rig = promoted()
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.done(updated=False)
+    (copy,) = of(rig.get("p-1", RecordAck("q", 2, 0, 0, differences=True)), StateCopy, "p-1")
+    assert (copy.version, copy.since, copy.state) == (1, 0, P("state 0 after 0", 1))
+
+
+def test_a_version_knows_which_one_made_its_state():
+    store = VersionStore()
+    store.start(record(3), P("state 3"))
+    versions = [store.append(record(4), True), store.append(record(5, state=False), False)]
+    versions += [store.append(record(6), True), store.append(record(7, state=False), False)]
+    assert [version.born for version in versions] == [4, 4, 6, 6]
 
 
 def difference(version, since, deps=()):

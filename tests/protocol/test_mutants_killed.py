@@ -46,6 +46,7 @@ import test_vertex as vertex
 import test_who_is_waited_for as waited
 
 KILLERS: dict[str, Callable[[], None]] = {
+    "born-before-it-was-made": differences.test_a_version_knows_which_one_made_its_state,
     "joiner-counts-behind": (
         copy_parts.test_a_joiner_with_a_log_from_which_nothing_follows_holds_nobody_up_and_gets_a_copy
     ),

@@ -14,6 +14,7 @@ from hams_sdk.state import State
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.chunks import ChunkTable, StateDifference, count, size_at
+from hams_sidecar.model.images import NEWEST
 from hams_sidecar.payload import TensorPayload, image
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.peers.codec import Codec
@@ -65,7 +66,7 @@ def travelled(record: StateRecord, to: Arena) -> StateRecord:
 
 
 def record_of(table: ChunkTable, version: int, since: int) -> StateRecord:
-    part = table.born_after(since)
+    part = table.born_after(since, NEWEST)
     if part is None:
         return StateRecord("p", 1, version, since, (), (), "", table)
     return StateRecord("p", 1, version, since, (), (), "", part, since=since)
@@ -113,7 +114,7 @@ def test_a_follower_that_is_promoted_can_tell_what_changed_since_what_it_was_sen
     assert one.state is not None
     first = one.state.laid_over(whole, 0, 1)
     assert isinstance(first, ChunkTable)
-    part = first.born_after(0)
+    part = first.born_after(0, NEWEST)
     assert isinstance(part, StateDifference)
     assert CHUNK < part.nbytes < 2 * CHUNK
     again = travelled(StateRecord("p", 2, 1, 0, (), (), "", part, since=0), third)
@@ -121,6 +122,24 @@ def test_a_follower_that_is_promoted_can_tell_what_changed_since_what_it_was_sen
     made = again.state.laid_over(image(third, bytes(4 * CHUNK)), 0, 1)
     assert isinstance(made, ChunkTable)
     assert b"".join(made.views()) == bytes(primary.state)
+
+
+def test_of_a_state_that_came_whole_and_has_not_changed_since_nothing_is_sent() -> None:
+    ours, theirs, third = Arena(1 << 24), Arena(1 << 24), Arena(1 << 24)
+    primary = Primary(ours, 3 * CHUNK + 5)
+    primary.state[CHUNK] = 1
+    whole = travelled(record_of(primary.capture(4), 4, -1), theirs).state
+    assert isinstance(whole, TensorPayload)
+    assert whole.born_after(3, 4) is None, "who holds an older one lacks all of it"
+    part = whole.born_after(4, 4)
+    assert isinstance(part, StateDifference)
+    assert part.nbytes <= 64
+    again = travelled(StateRecord("p", 2, 6, 4, (), (), "", part, since=4), third)
+    assert again.state is not None
+    made = again.state.laid_over(image(third, primary.state), 4, 6)
+    assert isinstance(made, ChunkTable)
+    assert b"".join(made.views()) == bytes(primary.state)
+    assert bytes(whole.buffer.view) == bytes(primary.state), "what was asked is as it was"
 
 
 def test_of_50_MB_of_which_4_KiB_change_at_most_128_KiB_are_sent_with_a_batch() -> None:
@@ -172,7 +191,7 @@ def test_a_chunk_that_another_base_shares_is_sent_all_the_same() -> None:
     primary.state[0] = 9
     primary.capture(9)  # undone: the end is 8
     primary.capture(9, base=9)
-    assert isinstance(part := primary.tables[9].born_after(8), StateDifference)
+    assert isinstance(part := primary.tables[9].born_after(8, NEWEST), StateDifference)
     assert part.nbytes > CHUNK
 
 

@@ -2,6 +2,7 @@
 the catalogue runs."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,14 @@ def test_one_seed_is_one_history_in_every_process():
     assert outcomes[0].events == outcomes[1].events
     assert outcomes[0].coverage == outcomes[1].coverage
     assert outcomes[0].sim_s == outcomes[1].sim_s
+
+
+def test_a_ctrl_c_is_for_who_runs_the_simulation_and_not_for_its_processes():
+    spec, worker = Spec(11, "single"), Worker()
+    assert worker.run(spec).ok
+    worker._process.send_signal(signal.SIGINT)
+    assert worker.run(spec).ok
+    worker.close()
 
 
 def test_lost_states_are_run_again_right_for_deterministic_models_and_others_are_found_guilty():

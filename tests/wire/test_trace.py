@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from hams_protocol.effects import BatchUnit, Capture, Effect, EnterUpdate, StartBatch, WriteCheckpoint
+from hams_protocol.effects import BatchUnit, Capture, Effect, EnterUpdate, Send, StartBatch, WriteCheckpoint
 from hams_protocol.events import CheckpointWritten, Event
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.knowledge import CompletionSet
-from hams_protocol.messages import Meta, StateCopy
+from hams_protocol.messages import Meta, RecordAck, StateCopy
 from hams_wire.trace import Trace
 
 
@@ -23,6 +23,11 @@ def unit(n: int) -> BatchUnit:
         (Capture(12), "Capture 12"),
         (EnterUpdate(1), "EnterUpdate"),
         (WriteCheckpoint(StateCopy("o2", 1, 12, (), CompletionSet().snapshot(), "")), "WriteCheckpoint 12"),
+        (
+            Send("o2-2", StateCopy("o2", 1, 12, (), CompletionSet().snapshot(), "")),
+            "-> o2-2 StateCopy o2 12 of 0 bytes",
+        ),
+        (Send("o2-2", RecordAck("o2", 1, 12, -1)), "-> o2-2 RecordAck o2 12 applied -1"),
         (CheckpointWritten(1, 12, True), "CheckpointWritten 12"),
         (CheckpointWritten(1, 12, False), "CheckpointWritten 12 failed"),
     ],

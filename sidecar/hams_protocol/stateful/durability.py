@@ -187,7 +187,7 @@ class Durability(Leader):
         if number < self.base or version is None or version.state is None:
             follower.copying = follower.asked = True
             return
-        changed = self._changed_for(follower, version.state)
+        changed = self._changed_for(follower, version.state, version.born)
         state, since = (version.state, -1) if changed is None else (changed, follower.received)
         units = pruned(m.lineage.up_to(version.number), m.knowledge, self._ctx.now)
         known = m.knowledge.completed.snapshot()
@@ -207,11 +207,11 @@ class Durability(Leader):
         self._ctx.send(follower.instance, copy)
         self.send_to(follower)
 
-    def _changed_for(self, follower: Progress, state: Payload) -> Payload | None:
+    def _changed_for(self, follower: Progress, state: Payload, born: int) -> Payload | None:
         """What changed of a state since what a joiner holds already; None: it is sent whole."""
         if follower.received < 0 or not self._sends_differences(follower):
             return None
-        return state.born_after(follower.received)
+        return state.born_after(follower.received, born)
 
     def _sends_differences(self, follower: Progress) -> bool:
         return follower.differences and self._m.operator.delta

@@ -303,6 +303,9 @@ RARE = "a transcript kills it (tests/protocol/test_mutants_killed.py); of histor
 STOPPED = "a transcript kills it; nobody is stopped in histories for so long in just that moment"
 NOT_CAUGHT: dict[str, str] = {
     "begins-at-another-cut": RARE,
+    "born-before-it-was-made": (
+        "a transcript kills it; nobody follows from before what came whole, and captured chunks have births"
+    ),
     "clean-though-unknown": "a transcript kills it; of 600 histories of receding-kept none does any more",
     "durable-when-tainted": "a transcript kills it; of 3,000 histories of told-alone none does any more",
     "dead-counts-as-unheard": "a transcript kills it; it only makes a failover slower",

@@ -70,8 +70,20 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.durability",
                 "Durability._changed_for",
-                "return state.born_after(follower.received)",
-                "return state.born_after(self.durable - 1)",
+                "return state.born_after(follower.received, born)",
+                "return state.born_after(self.durable - 1, born)",
+            ),
+        ),
+    ),
+    "born-before-it-was-made": Mutant(
+        "a state is said to be as old as the one before it: who lacks it is sent nothing",
+        "2",
+        (
+            Edit(
+                "versions",
+                "VersionStore.append",
+                "version = Version(record, changed, record.state, record.version)",
+                "version = Version(record, changed, record.state, before.born if before else record.version)",
             ),
         ),
     ),

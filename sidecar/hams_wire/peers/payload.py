@@ -156,7 +156,7 @@ class WholePayload:
         """All of its bytes: it shares nothing with the version before."""
         return self.nbytes
 
-    def born_after(self, version: int) -> Payload | None:
+    def born_after(self, version: int, newest: int) -> Payload | None:
         """No difference: it travels whole."""
         return None
 

@@ -18,6 +18,7 @@ from hams_protocol.events import BatchFailed, Captured, Loaded, ModelDied, Model
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull
 from hams_sidecar.chunks import ChunkTable, StateDifference
+from hams_sidecar.model.images import NEWEST
 from hams_sidecar.model.link import ModelLink
 from hams_sidecar.payload import TensorPayload, image
 
@@ -37,7 +38,7 @@ async def test_a_version_shares_with_the_one_before_what_did_not_change(hosts: A
     assert 0 < second.fresh_nbytes <= 3 * CHUNK
     shared = sum(one is other for one, other in zip(first.chunks, second.chunks, strict=False))
     assert len(second.chunks) - 3 <= shared < len(second.chunks)
-    part = second.born_after(0)
+    part = second.born_after(0, NEWEST)
     assert isinstance(part, StateDifference)
     assert part.nbytes < 4 * CHUNK
     numbers = host.link.stats().captured
@@ -51,7 +52,7 @@ async def test_a_small_state_is_captured_whole_uncompared_and_loads_back(hosts: 
     assert first.nbytes < limits.compared_bytes_min
     same = await host.capture(2)
     assert same.fresh_nbytes == same.nbytes, "though nothing changed"
-    assert same.born_after(1) is None, "it travels whole"
+    assert same.born_after(1, NEWEST) is None, "it travels whole"
     assert host.link.stats().captured.compared_nbytes == 0
     await host.run(host.x((1, 1)))
     changed = await host.capture(3)
@@ -148,7 +149,7 @@ async def test_delta_off_captures_whole_images(hosts: Any) -> None:
     host.link.perform(Capture(1))
     state = (await host.next(Captured)).state
     assert isinstance(state, TensorPayload)
-    assert state.born_after(0) is None
+    assert state.born_after(0, NEWEST) is None
     assert host.link.stats().captured.compared_nbytes == 0
 
 
