@@ -16,6 +16,7 @@ replies' counts and the history are judged: if anything was lost or doubled, the
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ import uvloop
 
 from benchmarks.asking import Log, asking
 from benchmarks.chain import machine, redundant
+from benchmarks.etcd_leader import CutOff, three_members
 from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.judged import complete, judged
 from benchmarks.kills import Target, aim
@@ -38,6 +40,7 @@ from benchmarks.plots import cumulative
 from benchmarks.report import Result, add_options, counted, deliver, ms, rows_of
 from hams_graph import load
 from hams_load.traffic import percentile
+from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.topology import Topology
 from hams_wire import records
@@ -61,7 +64,8 @@ ANSWERS_S = 60.0
 class Cell:
     """One kind of kill. `targets`: (operator, role, process) of everything hit at once. `touched_bytes` of
     the state change with every batch. `initialize_s`: how long a model takes to start, so no replacement of
-    what was killed is there before."""
+    what was killed is there before. `etcd_leader`: the leader of an etcd of three members hangs from the kill
+    on, until the others have another one."""
 
     name: str
     targets: tuple[Target, ...]
@@ -70,6 +74,7 @@ class Cell:
     read_only: bool = False
     rollback: bool = False
     initialize_s: float = 0.0
+    etcd_leader: bool = False
 
     @property
     def config(self) -> str:
@@ -90,6 +95,8 @@ CELLS = (
     Cell("manager-leader", (("manager", "manager", "proxy"),)),
     Cell("two-neighbours", (("b", "primary", "both"), ("c", "primary", "both"))),
     Cell("leader-and-primary", (("manager", "manager", "proxy"), ("b", "primary", "both"))),
+    Cell("etcd-leader", (), etcd_leader=True),
+    Cell("etcd-leader-and-primary", (("b", "primary", "both"),), etcd_leader=True),
     Cell("rollback", (("b", "primary", "both"),), rollback=True),
     Cell("both-late", (("b", "primary", "both"),), initialize_s=3.0),
     Cell("both-100MB", (("b", "primary", "both"),), state_bytes=100 * MIB),
@@ -149,15 +156,15 @@ async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object
     ]
     history = Path(tempfile.mkdtemp(prefix="hams-history-", dir="/dev/shm"))
     try:
-        with (
-            traced(cell) as traces,
-            graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path,
-        ):
-            supervisor = Supervisor(load(path), path, None, history, None)
+        async with contextlib.AsyncExitStack() as stack:
+            traces = stack.enter_context(traced(cell))
+            path = stack.enter_context(graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}))
+            etcd = await stack.enter_async_context(three_members()) if cell.etcd_leader else None
+            supervisor = Supervisor(load(path), path, None, history, etcd.endpoints if etcd else None)
             try:
                 await supervisor.start()
                 await redundant(supervisor)
-                row, log, struck = await _loop(cell, supervisor, kills, clients, history)
+                row, log, struck = await _loop(cell, supervisor, etcd, kills, clients, history)
                 await complete(history)
                 row |= {} if traces is None else await asyncio.to_thread(loads, traces, cell, struck)
             finally:
@@ -173,7 +180,7 @@ async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object
 
 
 async def _loop(
-    cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path
+    cell: Cell, supervisor: Supervisor, etcd: LocalEtcd | None, kills: int, clients: int, history: Path
 ) -> tuple[dict[str, object], Log, list[tuple[int, frozenset[str]]]]:
     port = int(supervisor.url.rsplit(":", 1)[1])
     after: list[Effects] = []
@@ -192,10 +199,12 @@ async def _loop(
                 await log.more(50, ANSWERS_S)
                 quiet.append(log.longest_gap_s(begin, loop.time()))
                 await redundant(supervisor)
+                cut_off = await CutOff.aim(etcd, ANSWERS_S)
                 hit = await aim(cell.targets, supervisor, ANSWERS_S)
+                cut_off.strike()
                 moment, struck_ns = hit.kill()
                 struck.append((struck_ns, hit.instances))
-                after.append(await effects(log, supervisor, moment))
+                after.append(await effects(log, supervisor, cut_off, moment))
                 splits.append(watcher.split(moment, log, history))
     finally:
         await watcher.close()
@@ -237,10 +246,11 @@ class Effects:
     in_sync_s: float
 
 
-async def effects(log: Log, supervisor: Supervisor, moment: float) -> Effects:
+async def effects(log: Log, supervisor: Supervisor, cut_off: CutOff, moment: float) -> Effects:
     """The longest wait may come long after the new owner answers: where a joiner takes its last step. So
     it is looked for until there is nothing left to join. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
+    await cut_off.heal(ANSWERS_S)
     await log.more(50, ANSWERS_S)
     await redundant(supervisor)
     in_sync = loop.time()

@@ -92,7 +92,7 @@ class ChunkTable(WholePayload):
     def born_after(self, version: int, newest: int) -> "StateDifference | None":
         """See `Payload`."""
         indices = born_after(self.births, version)
-        return None if indices is None else StateDifference(self, indices)
+        return None if indices is None else StateDifference(self.nbytes, indices, self)
 
     def views(self, indices: Sequence[int] | None = None) -> list[memoryview]:
         """The bytes of its chunks, in order; those that lie side by side in one view."""
@@ -118,20 +118,21 @@ class StateDifference(WholePayload):
     __slots__ = ("_head", "_indices", "_table", "nbytes")
     nbytes: int
 
-    def __init__(self, table: ChunkTable, indices: Sequence[int]) -> None:
-        self._table = table
+    def __init__(self, nbytes: int, indices: Sequence[int] = (), table: ChunkTable | None = None) -> None:
+        """`nbytes`: of the whole state. `table`: has those chunks, if there are any."""
+        self._table = ChunkTable((), (), 0) if table is None else table
         self._indices = indices
-        head = _HEAD.pack(_MAGIC, limits.chunk_bytes, len(indices), table.nbytes)
+        head = _HEAD.pack(_MAGIC, limits.chunk_bytes, len(indices), nbytes)
         head += np.asarray(indices, dtype="<u4").tobytes()
         self._head = head + bytes(-len(head) % 64)
-        self.nbytes = len(self._head) + sum([table.chunks[index].nbytes for index in indices])
+        self.nbytes = len(self._head) + sum([self._table.chunks[index].nbytes for index in indices])
 
     def views(self) -> list[memoryview]:
         """What is sent."""
         return [memoryview(self._head), *self._table.views(self._indices)]
 
     def __repr__(self) -> str:
-        return f"StateDifference({len(self._indices)} of {len(self._table.chunks)} chunks)"
+        return f"StateDifference({len(self._indices)} chunks)"
 
 
 def table_of(received: Buffer, base: ChunkTable, version: int) -> ChunkTable | None:

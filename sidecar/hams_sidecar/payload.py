@@ -14,7 +14,7 @@ from hams_protocol.messages import Payload
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.blocks import round_up
-from hams_sidecar.chunks import ChunkTable, count, table_of
+from hams_sidecar.chunks import ChunkTable, StateDifference, count, table_of
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
 from hams_wire.peers.payload import TensorInfo, WholePayload, content_of
 
@@ -58,7 +58,7 @@ class TensorPayload(WholePayload):
         """See `Payload`. Of one that came whole nobody knows what changed before it."""
         if version < newest or self.tensors or count(self.nbytes) > limits.chunks_max:
             return None
-        return ChunkTable.cut(self.buffer, newest).born_after(version, newest)
+        return StateDifference(self.nbytes)
 
     def laid_over(self, base: Payload, since: int, version: int) -> Payload | None:
         """See `Payload`: its bytes are those of a `chunks.StateDifference`."""

@@ -5,7 +5,6 @@ payload. A connection that is reset loses what is in flight, and both ends are t
 messages are lost, repeated and reordered.
 """
 
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from hams_protocol.messages import (
 )
 from hams_sim import limits
 from hams_sim.adversary import Adversary
-from hams_sim.payload import SimState
+from hams_sim.payload import arrived
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
@@ -215,10 +214,10 @@ class Network:
             self.world.recorder.answered(link.sender, link.receiver, message)
         elif type(message) is LogAppend or type(message) is LogCopy:
             self.world.recorder.log_arrived(link.receiver, message)
-        elif (type(message) is StateRecord or type(message) is StateCopy) and isinstance(
-            message.state, SimState
-        ):
-            message = replace(message, state=message.state.came_whole())
+        elif type(message) is StateRecord:
+            message = arrived(message)
+        elif type(message) is StateCopy:
+            message = arrived(message)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 
     def _fan_out_arrived(self, link: Link, message: Deliver) -> None:

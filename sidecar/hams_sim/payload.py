@@ -5,12 +5,16 @@ is seen. A state is the persistent list of everything that ever updated it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 from hams_protocol.births import born_after, laid_over
 from hams_protocol.ids import UnitId
-from hams_protocol.messages import Payload
+from hams_protocol.messages import Payload, StateCopy, StateRecord
 from hams_sim.errors import Broken
 from hams_wire.peers.payload import WholePayload
+
+Carrier = TypeVar("Carrier", StateCopy, StateRecord)
 
 CELLS = 4
 """Chunks of a simulated state; an update writes one or two of them, or, one in `DENSE`, all."""
@@ -145,6 +149,12 @@ class SimState(WholePayload):
         births = laid_over([since] * CELLS if base.births is None else base.births, young, CELLS, version)
         assert births is not None, "its base has as many cells"
         return self._born(births)
+
+
+def arrived(carrier: Carrier) -> Carrier:
+    """A record or a copy where it has arrived, or was read: of a whole state nobody knows births there."""
+    state = carrier.state
+    return replace(carrier, state=state.came_whole()) if isinstance(state, SimState) else carrier
 
 
 class SimDifference(WholePayload):

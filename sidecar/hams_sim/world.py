@@ -59,7 +59,7 @@ from hams_sim.losses import LossJudge
 from hams_sim.model import Behaviour, SimModel
 from hams_sim.network import Network
 from hams_sim.node import Node
-from hams_sim.payload import SimState
+from hams_sim.payload import SimState, arrived
 from hams_sim.recorder import Recorder
 from hams_sim.refusals import Refusals
 from hams_sim.schedules import Schedules
@@ -321,7 +321,8 @@ class World:
         """A checkpoint of another run, if this one begins from one."""
         if not self.restored:
             return None
-        return StateCopy(op, 3, 17, (), Completion(()), "another run", SimState(None, (), 4711), op)
+        state = SimState(None, (), 4711).came_whole()
+        return StateCopy(op, 3, 17, (), Completion(()), "another run", state, op)
 
     def living(self) -> Iterable[Node]:
         """All processes that run or are paused."""
@@ -451,7 +452,7 @@ class World:
     def _checkpoint_read(self, node: Node, copy: StateCopy | None) -> None:
         if node.alive and not node.paused:
             self.losses.read(node, copy)
-        self.feed(node, CheckpointRead(copy))
+        self.feed(node, CheckpointRead(None if copy is None else arrived(copy)))
 
     def _answer(self, node: Node, effect: Answer) -> None:
         client = self.clients.get(effect.handle)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.asking import Log
+from benchmarks.etcd_leader import CutOff
 from benchmarks.graphs import graph_file
 from benchmarks.http_load import first_numbers
 from benchmarks.judged import complete, judged, odd, open_requests
@@ -207,7 +208,7 @@ async def test_a_joiners_last_step_is_looked_at_however_late_it_comes(
         + [struck + 3.5 + number / 10 for number in range(5)]
     )
     log.answered = list(itertools.pairwise(times))
-    seen = await recovery.effects(log, None, struck)  # type: ignore[arg-type]
+    seen = await recovery.effects(log, None, CutOff(None, None), struck)  # type: ignore[arg-type]
     assert seen.gap_s == pytest.approx(0.5), "from 3.0 to 3.5 s after the kill"
     assert seen.slowest_s == pytest.approx(0.5)
     assert seen.slowest_open_s == pytest.approx(0.3), "what was asked 0.2 s before"

@@ -3,13 +3,15 @@ them."""
 
 from dataclasses import replace
 
-from kit import R0, P, graph, of, op, primary_of, value
+from kit import R0, R1, P, graph, of, op, primary_of, value
 from test_backup import backup, joiner, record, said
 from test_followers import ASK, DATA, at, feed
 from test_keeper import promoted
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
+from hams_protocol.effects import Capture
+from hams_protocol.events import Captured
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import Completion, Durable, RecordAck, StateCopy, StateRecord
 from hams_protocol.versions import VersionStore
@@ -72,6 +74,17 @@ def test_of_a_state_that_came_whole_nothing_is_sent_again_while_it_stays_the_sam
     rig.done(updated=False)
     (copy,) = of(rig.get("p-1", RecordAck("q", 2, 0, 0, differences=True)), StateCopy, "p-1")
     assert (copy.version, copy.since, copy.state) == (1, 0, P("state 0 after 0", 1))
+
+
+def test_whoever_holds_an_older_version_of_a_state_without_births_is_sent_all_of_it():
+    rig = primary_of(DATA, "q", at(1, joining=("q-3",)))
+    rig.get("q-3", ASK)
+    effects = [*rig.token("F-1", value("F", R0, "0/0")), *rig.want(), *rig.done()]
+    rig.step(Captured(of(effects, Capture)[-1].version, P("state 1")))
+    rig.token("F-1", value("F", R1, "1/0"))
+    rig.done(updated=False)
+    (copy,) = of(acknowledged(rig, "q-3", 0), StateCopy, "q-3")
+    assert (copy.version, copy.since, copy.state) == (2, -1, P("state 1"))
 
 
 def test_a_version_knows_which_one_made_its_state():

@@ -413,6 +413,18 @@ def test_a_keeper_holds_no_more_than_its_bound(keeper, monkeypatch):
     assert not of(keeper.all, RecordAck)
 
 
+@pytest.mark.parametrize(("bound", "copies"), [(20, 1), (15, 0)])
+def test_nobody_is_called_to_keep_what_is_too_large_whether_the_newest_version_changed_it_or_not(
+    bound, copies, monkeypatch
+):
+    rig = promoted(member("q-2"))
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.done(updated=False)
+    monkeypatch.setattr(limits, "keeper_state_bytes_max", bound)
+    rig.step(MembersChanged(EVERYBODY))
+    assert len(of(rig.all, StateCopy, to="p-1")) == copies
+
+
 def test_a_keeper_that_is_to_end_asks_to_be_let_go_and_ends_then():
     rig = active_of(DATA, "p", "p-1", topo(3, ALONE))
     rig.get("q-2", copy_of())

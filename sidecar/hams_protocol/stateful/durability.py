@@ -209,7 +209,7 @@ class Durability(Leader):
 
     def _changed_for(self, follower: Progress, state: Payload, born: int) -> Payload | None:
         """What changed of a state since what a joiner holds already; None: it is sent whole."""
-        if follower.received < 0 or not self._sends_differences(follower):
+        if follower.received < self.base or not self._sends_differences(follower):
             return None
         return state.born_after(follower.received, born)
 
@@ -458,7 +458,9 @@ class Durability(Leader):
 
     def _too_large_for_keepers(self) -> bool:
         newest = self._m.store.at_or_below(self.durable)
-        return newest is None or size_of(newest) > limits.keeper_state_bytes_max
+        if newest is None or newest.state is None:
+            return True
+        return newest.carried_nbytes + newest.state.nbytes > limits.keeper_state_bytes_max
 
     def _keeper_patience_s(self, called: Progress) -> float:
         return limits.keeper_wait_s + called.copied_nbytes / limits.stream_floor_bytes_s

@@ -139,12 +139,14 @@ class Sessions:
             self._ended(session, "the model process has ended", kill=True)
 
     def _ended(self, session: Session, reason: str, *, kill: bool = False) -> None:
-        """The process is gone, and what it sent before counts: why it could not start, or a batch that it had
-        finished."""
-        for channel in session.channels():
+        """The process is gone. If it has not come up, what it sent last says why."""
+        for channel in session.channels() if session.ready is None else ():
             if self.current is session:
                 channel.read_last_words()
-        self.end(session, reason, kill=kill)
+        if self.current is session:
+            self.end(session, reason, kill=kill)
+        elif kill:  # its last words have ended the session
+            session.process.kill()
 
     def complete(self, session: Session) -> None:
         """Tell the owner once the session is complete: the last connection and READY may come in any

@@ -1,0 +1,81 @@
+"""An etcd of three members whose leader is cut off: it hangs until the others have another one."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import tempfile
+import urllib.request
+from collections.abc import AsyncIterator
+from http.client import HTTPException
+from pathlib import Path
+
+from hams_operator.local.etcd import EtcdProcess, LocalEtcd
+
+TIMERS = ("--heartbeat-interval=40", "--election-timeout=400")
+"""Of the members, in ms: those of the chart."""
+
+ASK_S = 1.0
+"""A member that has not told within this time who leads is cut off itself."""
+
+LOOK_S = 0.02
+"""Between two questions who leads."""
+
+
+@contextlib.asynccontextmanager
+async def three_members() -> AsyncIterator[LocalEtcd]:
+    """An etcd of its own, in memory. Raises EtcdNotStarted."""
+    with tempfile.TemporaryDirectory(prefix="hams-etcd-", dir="/dev/shm") as folder:
+        async with await LocalEtcd.start(Path(folder), members=3, extra=TIMERS) as etcd:
+            yield etcd
+
+
+class CutOff:
+    """The leader, while it hangs; nobody if there is no etcd to hurt."""
+
+    def __init__(self, etcd: LocalEtcd | None, leader: EtcdProcess | None) -> None:
+        self._etcd = etcd
+        self._leader = leader
+
+    @classmethod
+    async def aim(cls, etcd: LocalEtcd | None, within_s: float) -> "CutOff":
+        """Who leads now. Raises TimeoutError."""
+        if etcd is None:
+            return cls(None, None)
+        async with asyncio.timeout(within_s):
+            while (leader := await _leader(etcd.members)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+        return cls(etcd, leader)
+
+    def strike(self) -> None:
+        """It hangs."""
+        if self._leader is not None:
+            self._leader.signal(signal.SIGSTOP)
+
+    async def heal(self, within_s: float) -> None:
+        """It goes on once the others have another leader. Raises TimeoutError."""
+        if self._etcd is None or self._leader is None:
+            return
+        others = [member for member in self._etcd.members if member is not self._leader]
+        try:
+            async with asyncio.timeout(within_s):
+                while await _leader(others) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        finally:
+            self._leader.signal(signal.SIGCONT)
+
+
+async def _leader(members: list[EtcdProcess] | tuple[EtcdProcess, ...]) -> EtcdProcess | None:
+    """The one of `members` that says that it leads."""
+    said = await asyncio.gather(*(asyncio.to_thread(_leads, member.endpoint) for member in members))
+    return next((member for member, leads in zip(members, said, strict=True) if leads), None)
+
+
+def _leads(endpoint: str) -> bool:
+    request = urllib.request.Request(f"{endpoint}/v3/maintenance/status", b"{}")
+    try:
+        with urllib.request.urlopen(request, timeout=ASK_S) as answer:
+            status = json.load(answer)
+    except (OSError, HTTPException, ValueError):
+        return False
+    return bool(status.get("leader") == status["header"]["member_id"])
