@@ -85,7 +85,8 @@ def bars(
     if logarithmic:
         axes.set_yscale("log")
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(fontsize=8)
+    if groups:
+        axes.legend(fontsize=8)
     figure.savefig(path)
     plt.close(figure)
 
