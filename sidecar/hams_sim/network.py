@@ -214,9 +214,7 @@ class Network:
             self.world.recorder.answered(link.sender, link.receiver, message)
         elif type(message) is LogAppend or type(message) is LogCopy:
             self.world.recorder.log_arrived(link.receiver, message)
-        elif type(message) is StateRecord:
-            message = arrived(message)
-        elif type(message) is StateCopy:
+        elif type(message) is StateRecord or type(message) is StateCopy:
             message = arrived(message)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 

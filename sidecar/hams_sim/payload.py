@@ -14,7 +14,7 @@ from hams_protocol.messages import Payload, StateCopy, StateRecord
 from hams_sim.errors import Broken
 from hams_wire.peers.payload import WholePayload
 
-Carrier = TypeVar("Carrier", StateCopy, StateRecord)
+Carrier = TypeVar("Carrier", bound=StateCopy | StateRecord)
 
 CELLS = 4
 """Chunks of a simulated state; an update writes one or two of them, or, one in `DENSE`, all."""
