@@ -6,7 +6,7 @@ import json
 import signal
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class CutOff:
             self._leader.signal(signal.SIGCONT)
 
 
-async def _leader(members: list[EtcdProcess] | tuple[EtcdProcess, ...]) -> EtcdProcess | None:
+async def _leader(members: Sequence[EtcdProcess]) -> EtcdProcess | None:
     """The one of `members` that says that it leads."""
     said = await asyncio.gather(*(asyncio.to_thread(_leads, member.endpoint) for member in members))
     return next((member for member, leads in zip(members, said, strict=True) if leads), None)

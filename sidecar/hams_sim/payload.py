@@ -17,8 +17,9 @@ from hams_wire.peers.payload import WholePayload
 Carrier = TypeVar("Carrier", bound=StateCopy | StateRecord)
 
 CELLS = 4
-"""Chunks of a simulated state; an update writes one or two of them, or, one in `DENSE`, all."""
+"""Chunks of a simulated state; an update writes one or two of them, or all."""
 DENSE = 4
+"""One update in so many writes all chunks, so that its state travels whole."""
 CELL_NBYTES = 64
 
 
@@ -95,8 +96,8 @@ class SimState(WholePayload):
     def __init__(
         self, before: "SimState | None", entries: tuple[tuple[UnitId, int], ...], digest: int
     ) -> None:
-        whole = before is None or digest // CELLS**2 % DENSE == 0
-        self.cells: list[int] = [digest] * CELLS if whole or before is None else list(before.cells)
+        dense = digest // CELLS**2 % DENSE == 0
+        self.cells: list[int] = [digest] * CELLS if before is None or dense else list(before.cells)
         self.cells[digest % CELLS] = digest
         self.cells[digest // CELLS % CELLS] = digest
         self.births: list[int] | None = [0] * CELLS

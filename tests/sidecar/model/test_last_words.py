@@ -52,8 +52,9 @@ async def connected(folder: Path) -> AsyncIterator[tuple[Owner, Session, socket.
     with socket.socket(socket.AF_UNIX) as model:
         model.connect(str(folder / "model.sock"))
         model.sendall(frames.encode(HELLO, {"protocol": frames.PROTOCOL, "channel": "run", "session": ""}))
-        while owner.sessions.current is None:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            while owner.sessions.current is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         session = owner.sessions.current
         session.process.kill = lambda: killed.append(1)  # type: ignore[method-assign]
         try:
