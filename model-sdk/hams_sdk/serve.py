@@ -42,6 +42,8 @@ CONNECT_RETRY_S = 0.02
 
 ALIGN = 64
 
+_ANSWERS = (FrameKind.ENTER, FrameKind.ABANDON)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until the proxy lets go; returns the exit status. 0: let go, 1: the model failed, 2: usage, 3:
@@ -151,6 +153,7 @@ class _Server:
             layout=layout,
             estimate_nbytes=engine.state.estimate_nbytes,
             loads_changed=True,
+            enters_early=True,
         )
         self._busy_since = None
         gc.collect()
@@ -229,7 +232,7 @@ class _Server:
             def space(nbytes: int, version: int = version, granted: Place = granted) -> memoryview:
                 if granted[2] < nbytes:
                     channel.send(FrameKind.WANT_SPACE, id=version, sizes=[nbytes])
-                    granted = _granted(channel)[0]
+                    granted = _granted(channel.expect(FrameKind.GRANT))[0]
                 return regions.writable(granted)
 
             try:
@@ -270,7 +273,7 @@ class _Runs:
         self._inputs = [item.datatype for item in engine.spec.inputs]
 
     def loop(self) -> int:
-        while (frame := self._channel.expect(FrameKind.RUN, FrameKind.LOAD)) is not None:
+        while (frame := self._next(FrameKind.RUN, FrameKind.LOAD)) is not None:
             self._server.busy(True)
             if frame[0] is FrameKind.RUN:
                 self._run(frame[1])
@@ -315,12 +318,26 @@ class _Runs:
     def _gate(self, number: int) -> None:
         if not self._engine.spec.stateful:
             return
-        self._channel.send(FrameKind.WANT_UPDATE, batch=number)
-        frame = self._channel.expect(FrameKind.ENTER, FrameKind.ABANDON)
-        if frame is None:
-            os._exit(0)
-        if frame[0] is FrameKind.ABANDON:
-            raise Abandoned
+        asked = False
+        while True:
+            if not (asked or self._channel.has_more):
+                self._channel.send(FrameKind.WANT_UPDATE, batch=number)
+                asked = True
+            frame = self._channel.expect(*_ANSWERS)
+            if frame is None:
+                os._exit(0)
+            if frame[1]["batch"] != number:
+                continue  # it came when that batch had ended
+            if frame[0] is FrameKind.ABANDON:
+                raise Abandoned
+            return
+
+    def _next(self, *kinds: FrameKind) -> tuple[FrameKind, dict[str, Any]] | None:
+        """As `Channel.expect`. An answer for a batch that did not wait for it is dropped."""
+        while True:
+            frame = self._channel.expect(*kinds, *_ANSWERS)
+            if frame is None or frame[0] in kinds:
+                return frame
 
     def _arrays(self, tensors: list[Any]) -> list[Array | None]:
         arrays: list[Array | None] = []
@@ -342,7 +359,7 @@ class _Runs:
             self._channel.send(
                 FrameKind.WANT_SPACE, id=number, sizes=[plans[index][1] for index in short], units=short
             )
-            for index, place in zip(short, _granted(self._channel), strict=True):
+            for index, place in zip(short, _granted(self._next(FrameKind.GRANT)), strict=True):
                 spaces[index] = place
         described: list[dict[str, Any]] = []
         for unit, (places, _), space in zip(units, plans, spaces, strict=True):
@@ -402,9 +419,8 @@ def _plan(unit: UnitOutput) -> tuple[list[tuple[int, int]], int]:
     return places, at
 
 
-def _granted(channel: Channel) -> list[Place]:
+def _granted(frame: tuple[FrameKind, dict[str, Any]] | None) -> list[Place]:
     """The answer to WANT_SPACE. Raises StateFault if there can never be that much room."""
-    frame = channel.expect(FrameKind.GRANT)
     if frame is None:
         os._exit(0)
     if "refused" in frame[1]:

@@ -8,6 +8,7 @@ JSON object. Tensors and states never travel here: frames name places in shared 
 import enum
 import json
 import os
+import select
 import socket
 import struct
 from typing import Any
@@ -66,11 +67,18 @@ class Channel:
             self._socket.close()
             raise
         self._pending = b""
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
 
     def send(self, kind: FrameKind, **body: Any) -> None:
         """Send one frame. Raises OSError when the proxy has gone."""
         data = _encode(body).encode()
         self._socket.sendall(_HEADER.pack(len(data), kind, FRAMES, 0) + data)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive` need not wait: a frame has come, or its beginning, or the proxy has closed."""
+        return bool(self._pending or self._poll.poll(0))
 
     def receive(self) -> tuple[FrameKind, dict[str, Any]] | None:
         """The next frame; None when the proxy has closed. Raises ContractBroken, OSError."""

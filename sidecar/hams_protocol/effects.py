@@ -48,7 +48,7 @@ class BatchUnit:
 @frozen
 class StartBatch:
     """Run the model on these units. A stateful model stops before its update stage and asks (UpdateWanted),
-    unless it may `enter` at once."""
+    unless it may `enter` at once, or has heard since that it may (EnterUpdate)."""
 
     batch: int
     units: tuple[BatchUnit, ...]
@@ -57,7 +57,7 @@ class StartBatch:
 
 @frozen
 class EnterUpdate:
-    """The model may write its state."""
+    """The model may write its state, whether it asks already or has not come so far."""
 
     batch: int
 

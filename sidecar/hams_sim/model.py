@@ -78,6 +78,7 @@ class SimModel:
     """
 
     __slots__ = (
+        "_asks",
         "_base",
         "_batch",
         "_capturing",
@@ -113,7 +114,7 @@ class SimModel:
         self._safe: SimState | None = None
         self._batch = -1
         self._units: tuple[BatchUnit, ...] = ()
-        self._enter = False
+        self._enter = self._asks = False
         self._reckless: set[int] = set()
         self._capturing = 0
         self._base: SimState | None = None
@@ -187,6 +188,7 @@ class SimModel:
         self._batch = batch
         self._units = units
         self._enter = enter
+        self._asks = False
         self._after(self._time(self.behaviour.compute_s), self._computed, batch)
 
     def _time(self, base: float) -> float:
@@ -216,19 +218,30 @@ class SimModel:
         elif not self.operator.stateful or chance > 1 - behaviour.idle_update:
             self._finish(BatchDone(self._batch, self._results(False), False))
         elif self._enter:
-            self.enter_update(self._batch)
+            self._update()
         else:
+            self._asks = True
             self._say(UpdateWanted(self._batch))
 
     def enter_update(self, batch: int) -> None:
-        """The model may write its state."""
-        if batch != self._batch:
-            return
+        """The model may write its state, once it gets there."""
+        if batch == self._batch and not self._updating:
+            self._enter = True
+            if self._asks:
+                self._update()
+        elif batch != self._batch:
+            self._waiting = [
+                (call, (*args[:2], True)) if (call, args[0]) == (self._start_batch, batch) else (call, args)
+                for call, args in self._waiting
+            ]
+
+    def _update(self) -> None:
+        self._asks = False
         if self._capturing:
             raise Broken(
                 "core",
-                f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is "
-                "torn",
+                f"{self.node.id}: the update of batch {self._batch} was let in while a capture runs: the "
+                "state is torn",
             )
         self._updating = True
         self._after(self._time(self.behaviour.update_s), self._updated)
@@ -246,8 +259,9 @@ class SimModel:
 
     def abandon(self, batch: int) -> None:
         """The batch must not enter its update stage."""
-        if batch == self._batch and not self._updating:
-            self._finish(BatchFailed(batch, "abandoned", False))
+        if batch == self._batch:
+            if not self._enter:  # who was let in hears of nothing before it has written
+                self._finish(BatchFailed(batch, "abandoned", False))
         else:
             self._waiting = [
                 item for item in self._waiting if item[1][0] != batch or item[0] != self._start_batch

@@ -73,7 +73,7 @@ class Primary(Role):
         self._batch = 0
         self._running: list[Unit] = []
         self._late: deque[Unit] = deque()
-        self._wanted = False
+        self._wanted = self._let_in = False
         self._abandoning = False
         self._suspected_at = FOREVER
         self.loading = False
@@ -233,9 +233,9 @@ class Primary(Role):
 
     def pump(self) -> None:
         """Let the next update in, form the next batch."""
-        if self._wanted:
-            self._try_update()
         m, durability = self._m, self._durability
+        if self._wanted or (self._running and not (self._let_in or self._abandoning or m.captures_open)):
+            self._try_update()
         durability.find_keeper()
         durability.reconsider()
         if m.draining and durability.successor() is not None:
@@ -247,6 +247,7 @@ class Primary(Role):
             if m.mode.replays:
                 self._execution.capture()
             self._form_batches()
+        self._execution.begin_capture()
 
     def _is_risky(self) -> bool:
         """Whether a suspect runs (section 3)."""
@@ -369,12 +370,13 @@ class Primary(Role):
 
     def _start(self, units: list[Unit]) -> None:
         """Where nothing stands against the update by now, the model need not ask: nothing that comes later
-        could stand against it but an orphan or a fence, and those undo the batch."""
+        could stand against it but an orphan or a fence, and those undo the batch. Where something does, the
+        model is let in when it stands no more, as a rule before it asks."""
         m = self._m
         self._batch += 1
         self._running = units
         self._wanted = self._abandoning = False
-        enter = self._durability.window_open and not m.captures_open
+        self._let_in = self._durability.window_open and not m.captures_open
         for unit in units:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
@@ -383,7 +385,7 @@ class Primary(Role):
             for unit in units
         )
         m.run_started(self._batch_id(), units)
-        self._ctx.emit(StartBatch(self._batch_id(), batch, enter))
+        self._ctx.emit(StartBatch(self._batch_id(), batch, self._let_in))
 
     def _batch_id(self) -> int:
         """Batches of earlier epochs must not be taken for this one's."""
@@ -398,18 +400,21 @@ class Primary(Role):
             self._ctx.emit(AbandonBatch(event.batch))
 
     def _try_update(self) -> None:
+        """Let the model in once nothing stands against its update. A batch that must not update is called off
+        when it asks."""
         m = self._m
-        valid = [unit for unit in self._running if self._still_runs(unit)]
-        if len(valid) < len(self._running):
-            self._wanted = False
-            self._abandoning = True
-            self._ctx.emit(AbandonBatch(self._batch_id()))
+        if not all(self._still_runs(unit) for unit in self._running):
+            if self._wanted:
+                self._wanted = False
+                self._abandoning = True
+                self._ctx.emit(AbandonBatch(self._batch_id()))
             return
         if not self._durability.window_open or m.captures_open:
             return
-        if any(m.is_fenced(m.joins.deps(unit)) for unit in valid):
+        if any(m.is_fenced(m.joins.deps(unit)) for unit in self._running):
             return
         self._wanted = False
+        self._let_in = True
         m.update_entered()
         self._ctx.emit(EnterUpdate(self._batch_id()))
 

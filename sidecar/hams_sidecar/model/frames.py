@@ -46,12 +46,14 @@ class Hello(FromModel, frozen=True):
 
 class Ready(FromModel, frozen=True):
     """The model has initialised. `layout`: path, datatype and shape of its state's tensors; `signature` a
-    digest of it. `loads_changed`: it takes loads of what differs from its newest table."""
+    digest of it. `loads_changed`: it takes loads of what differs from its newest table. `enters_early`: it
+    takes an ENTER before it asks, and drops answers that come late."""
 
     signature: str
     layout: list[tuple[str, str, list[int]]]
     estimate_nbytes: int
     loads_changed: bool = False
+    enters_early: bool = False
 
 
 class InitFailed(FromModel, frozen=True):

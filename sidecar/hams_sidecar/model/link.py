@@ -295,10 +295,14 @@ class ModelLink:
 
     def _enter(self, session: Session, effect: EnterUpdate) -> None:
         batch = session.batch
-        if batch is None or batch.number != effect.batch or not batch.wanted:
-            return  # the model that stood there is gone
-        batch.wanted = False
-        session.running_since = asyncio.get_running_loop().time()
+        if batch is None or batch.number != effect.batch:
+            return  # the model that it was meant for is gone
+        batch.enter = True
+        if batch.wanted:
+            batch.wanted = False
+            session.running_since = asyncio.get_running_loop().time()
+        elif not batch.is_sent or session.ready is None or not session.ready.enters_early:
+            return  # RUN says so, or the answer when it asks
         session.run.send(frames.ENTER, {"batch": batch.number})
 
     def _abandon(self, session: Session, effect: AbandonBatch) -> None:
@@ -362,10 +366,12 @@ class ModelLink:
                 self._sessions.broken(session, f"unexpected {type(frame).__name__}")
 
     def _wanted(self, session: Session, batch: BatchInModel) -> None:
-        session.running_since = None
         if batch.abandon:
             session.run.send(frames.ABANDON, {"batch": batch.number})
+        elif batch.enter:
+            session.run.send(frames.ENTER, {"batch": batch.number})
         else:
+            session.running_since = None
             batch.wanted = True
             self._emit(UpdateWanted(batch.number))
 

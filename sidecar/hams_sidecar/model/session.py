@@ -41,7 +41,7 @@ class BatchInModel:
     """The batch that is in the model: `inputs` and `spaces` (memory granted for outputs) unit by unit, held
     until it is over.
 
-    `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it.
+    `enter`: the model may pass into its update stage, whether it asks or not. `wanted`: it stands before it.
     `abandon`: it must not pass. `sent_at`: when the model was told to run, on the machine's monotonic clock.
     `loads`: it waited for a load, or the process was fresh; `captures`: a capture ran beside it.
     """
@@ -73,6 +73,11 @@ class BatchInModel:
         self.wanted = False
         self.sent_at = 0.0
         self.loads = self.captures = False
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the model was told to run it; a batch waits for memory first."""
+        return self.sent_at > 0.0
 
     def disturbance(self, own_s: float) -> Disturbance:
         """What else ran in the model meanwhile; `own_s`: how long the model says that its run took, 0 if it

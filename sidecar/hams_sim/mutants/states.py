@@ -728,7 +728,10 @@ MUTANTS: dict[str, Mutant] = {
         "2",
         (
             Edit(
-                "stateful.primary", "Primary._try_update", "if len(valid) < len(self._running):", "if False:"
+                "stateful.primary",
+                "Primary._try_update",
+                "if not all(self._still_runs(unit) for unit in self._running):",
+                "if False:",
             ),
             Edit(
                 "stateful.primary",

@@ -41,6 +41,8 @@ from hams_sidecar.model import ModelHealth
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.link import PRELOAD
 from hams_sidecar.model.mutex import MUTEX_BYTES
+from hams_sidecar.model.session import Session
+from hams_sidecar.model.sessions import Sessions
 from hams_sidecar.payload import image
 from hams_wire.scheduling import Disturbance
 
@@ -361,7 +363,6 @@ def test_what_a_model_said_before_it_ended_counts(
     tmp_path: Any,
     host_class: Any,
     graph_of: Any,
-    eventually: Any,
     monkeypatch: pytest.MonkeyPatch,
     runner: Any,
     seen: bool,
@@ -369,17 +370,22 @@ def test_what_a_model_said_before_it_ended_counts(
     """Its end and its last words are there at the same time, as nobody had time to look."""
     if not seen:
         monkeypatch.setattr(ModelChannel, "peer_pid", lambda self: 0)
+    ping = Sessions._ping
 
     async def scenario() -> None:
         host = host_class(tmp_path, graph_of(stateful=False), 1 << 20, 1 << 20, {})
-        await host.link.listen(tmp_path / "model.sock")
-        try:
-            host.start("NoSuchModel")
-            await eventually(lambda: getattr(host.link._sessions.current, "health", None) is not None)
+
+        def ping_and_look_away(sessions: Sessions, session: Session) -> None:
+            ping(sessions, session)
             host.processes[0].wait(20)
             for thread in threading.enumerate():
                 if thread.name == "hams-model-mutex":
                     thread.join(20)
+
+        monkeypatch.setattr(Sessions, "_ping", ping_and_look_away)
+        await host.link.listen(tmp_path / "model.sock")
+        try:
+            host.start("NoSuchModel")
             assert "initialize failed: " in (await host.next(ModelDied)).reason
         finally:
             await host.close()
