@@ -353,6 +353,10 @@ class SimModel:
         if not self.up:
             return
         assert self.state is not None
+        if self._updating:
+            raise Broken(
+                "core", f"{self.node.id}: version {version} is captured during the update that follows"
+            )
         self._capturing += 1
         self._continues = not self._loading
         captured = self.state.captured(version, self._base)

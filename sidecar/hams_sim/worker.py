@@ -89,12 +89,14 @@ def outcome_from(spec: Spec, text: str) -> HistoryOutcome:
 
 
 def main() -> int:
-    """Serve until the input ends. Ctrl-C is for the parent, which ends the input.
+    """Serve until the input ends. Ctrl-C is for the parent, which ends the input. Where the parent has been
+    killed, this process ends as it writes.
 
     A history is a megabyte of small objects in cycles. They are collected after it, and not within, which is
     a fifth slower; nor after several, which is a tenth slower: so few are in the processor's cache yet.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     gc.disable()
     gc.collect()
     gc.freeze()  # the modules: without them a collection takes half the time

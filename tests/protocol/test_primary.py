@@ -141,6 +141,30 @@ def test_the_update_is_entered_only_when_the_version_before_is_captured():
     assert of(rig.capture(effects), EnterUpdate)
 
 
+def test_who_does_not_ask_yet_is_let_in_as_soon_as_nothing_stands_against_it():
+    rig = primary("q-2")
+    feed(rig, R0)
+    feed(rig, R1)
+    effects = rig.done()
+    assert not of(effects, StartBatch)[0].enter, "the version before is still being captured"
+    assert of(rig.capture(effects), EnterUpdate) == [EnterUpdate(rig.batch)]
+    assert not of(rig.after(1.0), EnterUpdate), "said once"
+    assert of(rig.want(), EnterUpdate), "and again to who asks all the same"
+
+
+def test_who_asks_while_it_is_let_in_hears_the_same_though_a_fence_has_come():
+    rig = primary("q-2")
+    feed(rig, R0)
+    feed(rig, R1, dep("p", 1, 10))
+    effects = rig.done()
+    assert of(rig.capture(effects), EnterUpdate)
+    rig.get("m-1", Fence(1, 1, "q", dep("p", 1, 5)))
+    assert of(rig.want(), EnterUpdate)
+    effects = rig.done()
+    assert of(effects, LoadState), "the fence undoes it"
+    assert not of(effects, EnterUpdate)
+
+
 def test_a_full_window_holds_the_next_update_and_drops_nothing():
     rig = primary("q-2", window=2)
     for request in (R0, R1, R2):
@@ -246,10 +270,14 @@ def test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run
     feed(rig, R0)
     feed(rig, R1, dep("p", 1, 10))
     feed(rig, R2)
-    rig.run()
+    effects = rig.done()
     assert rig.units == (R1, R2)
     rig.learn(at(2, "q-2", p=P_FAILED))
+    effects = rig.capture(effects)
+    assert not of(effects, EnterUpdate)
+    assert not of(effects, AbandonBatch), "it may never write"
     assert of(rig.want(), AbandonBatch)
+    assert not of(rig.after(1.0), EnterUpdate)
     effects = rig.step(BatchFailed(rig.batch, "abandoned", False))
     assert of(effects, StartBatch)
     assert rig.units == (R2,)

@@ -51,7 +51,6 @@ class Execution:
         if machine.by_receipt:  # the record that it begins with need not be durable
             self.deps = machine.knowledge.prune(others(newest.record.deps, machine.operator.name))
         self.capturing: int | None = None
-        self._to_capture: int | None = None
 
     def execute(self, accepted: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool) -> None:
         """Give each unit its seq; notes first, then the outputs, then the record."""
@@ -157,8 +156,9 @@ class Execution:
         if m.mode.replays:
             self._durability.executed()
         elif updated:
-            self.capturing = self._to_capture = version
+            self.capturing = version
             m.captures_open += 1
+            self._ctx.emit(Capture(version))
         elif added.state is not None:
             self._durability.ship()
         self._durability.advance()
@@ -169,13 +169,6 @@ class Execution:
         if version is not None:
             self.capturing = version
             self._m.captures_open += 1
-
-    def begin_capture(self) -> None:
-        """Capture the version that was made in this step, if any. The next batch has been started by now: its
-        compute stage need not wait until the model was told to capture."""
-        if self._to_capture is not None:
-            self._ctx.emit(Capture(self._to_capture))
-            self._to_capture = None
 
     def captured(self, event: Captured) -> None:
         """The state of a version is copied: its record can leave, the next update may enter."""

@@ -234,7 +234,7 @@ class Primary(Role):
     def pump(self) -> None:
         """Let the next update in, form the next batch."""
         m, durability = self._m, self._durability
-        if self._wanted or (self._running and not (self._let_in or self._abandoning or m.captures_open)):
+        if self._wanted or (self._running and not (self._let_in or self._abandoning)):
             self._try_update()
         durability.find_keeper()
         durability.reconsider()
@@ -247,7 +247,6 @@ class Primary(Role):
             if m.mode.replays:
                 self._execution.capture()
             self._form_batches()
-        self._execution.begin_capture()
 
     def _is_risky(self) -> bool:
         """Whether a suspect runs (section 3)."""
@@ -392,26 +391,30 @@ class Primary(Role):
         return self._epoch * BATCHES_PER_EPOCH + self._batch
 
     def update_wanted(self, event: UpdateWanted) -> None:
-        """The model stands before its update stage; `pump` lets it in."""
-        if event.batch == self._batch_id() and self._running:
+        """The model stands before its update stage; `pump` lets it in. Who was let in before may ask all the
+        same: what has come since undoes the batch."""
+        if event.batch != self._batch_id() or not self._running:
+            self._ctx.emit(AbandonBatch(event.batch))
+        elif self._let_in:
+            self._ctx.emit(EnterUpdate(event.batch))
+        else:
             self._wanted = True
             self._m.update_waits()
-        else:
-            self._ctx.emit(AbandonBatch(event.batch))
 
     def _try_update(self) -> None:
         """Let the model in once nothing stands against its update. A batch that must not update is called off
         when it asks."""
         m = self._m
+        is_open = self._durability.window_open and not m.captures_open
+        if not (is_open or self._wanted):
+            return
         if not all(self._still_runs(unit) for unit in self._running):
             if self._wanted:
                 self._wanted = False
                 self._abandoning = True
                 self._ctx.emit(AbandonBatch(self._batch_id()))
             return
-        if not self._durability.window_open or m.captures_open:
-            return
-        if any(m.is_fenced(m.joins.deps(unit)) for unit in self._running):
+        if not is_open or any(m.is_fenced(m.joins.deps(unit)) for unit in self._running):
             return
         self._wanted = False
         self._let_in = True

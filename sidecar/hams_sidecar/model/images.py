@@ -108,8 +108,17 @@ class Images:
         return None if small else base
 
     def _send_capture(self, session: Session, buffer: Buffer) -> None:
+        """The model is told when this turn is over, and so behind the batch that may begin in it. It had its
+        memory first, but whoever is woken first takes the processor, and all wait for the batch."""
+        session.image = session.untold = buffer
+        asyncio.get_running_loop().call_soon(self._tell, session)
+
+    def _tell(self, session: Session) -> None:
+        """Send CAPTURE, unless that was done."""
+        buffer, session.untold = session.untold, None
+        if buffer is None or self._sessions.current is not session:
+            return
         assert session.capture is not None
-        session.image = buffer
         base = self._base_of(session)
         # A model that knows no chunks copies the whole state, and it is compared here (`_cut`).
         session.compared = session.base if self._delta and session.protocol < CHUNKED else base
@@ -128,7 +137,7 @@ class Images:
 
     def on_frame(self, session: Session, frame: FromModel) -> None:
         """A frame on the `capture` connection."""
-        image = session.image
+        image = session.image if session.untold is None else None
         session.capturing_since = None
         match frame:
             case frames.CaptureDone() if image is not None and frame.version == session.captures[0]:
@@ -254,6 +263,7 @@ class Images:
         the first one that is still being copied."""
         if session.batch is not None:
             return
+        self._tell(session)
         for load in list(session.loads)[session.loads_sent :]:
             effect, image = load.effect, load.image
             if image is None:

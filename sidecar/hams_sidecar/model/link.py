@@ -301,8 +301,8 @@ class ModelLink:
         if batch.wanted:
             batch.wanted = False
             session.running_since = asyncio.get_running_loop().time()
-        elif not batch.is_sent or session.ready is None or not session.ready.enters_early:
-            return  # RUN says so, or the answer when it asks
+        elif session.ready is None or not session.ready.enters_early:
+            return  # it hears when it asks
         session.run.send(frames.ENTER, {"batch": batch.number})
 
     def _abandon(self, session: Session, effect: AbandonBatch) -> None:

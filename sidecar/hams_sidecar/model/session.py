@@ -74,11 +74,6 @@ class BatchInModel:
         self.sent_at = 0.0
         self.loads = self.captures = False
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether the model was told to run it; a batch waits for memory first."""
-        return self.sent_at > 0.0
-
     def disturbance(self, own_s: float) -> Disturbance:
         """What else ran in the model meanwhile; `own_s`: how long the model says that its run took, 0 if it
         does not say."""
@@ -120,6 +115,8 @@ class Session:
         """Versions to capture; the first one is in the model."""
         self.image: Buffer | None = None
         """Memory granted to the capture under way."""
+        self.untold: Buffer | None = None
+        """The same, while the model has not been told of that capture."""
         self.base: Base | None = None
         """What the next capture is compared with."""
         self.compared: Base | None = None

@@ -718,8 +718,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "stateful.primary",
                 "Primary._try_update",
-                "if not self._durability.window_open or m.captures_open:",
-                "if not self._durability.window_open:",
+                "is_open = self._durability.window_open and not m.captures_open",
+                "is_open = self._durability.window_open",
             ),
         ),
     ),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uvloop
+from msgspec import structs
 
 from hams_protocol.effects import (
     AbandonBatch,
@@ -37,7 +38,7 @@ from hams_protocol.graph import FEEDBACK, FRONTEND, TensorSpec
 from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.arena import ArenaFull
 from hams_sidecar.chunks import ChunkTable
-from hams_sidecar.model import ModelHealth
+from hams_sidecar.model import ModelHealth, frames
 from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.link import PRELOAD
 from hams_sidecar.model.mutex import MUTEX_BYTES
@@ -214,6 +215,128 @@ async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(
     events: list[Any] = [await host.events.get(), await host.events.get()]
     state: Any = next(event.state for event in events if isinstance(event, Captured))
     assert np.frombuffer(image_of(state), dtype=np.int64, offset=state.nbytes - 8000).max() == 1
+
+
+async def test_who_is_let_in_before_it_asks_hears_of_it_in_time_or_when_it_asks(
+    hosts: Any, read: Any
+) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    for count in range(1, 60):
+        number = host.begin(host.x((1, 2)))
+        host.link.perform(EnterUpdate(number))
+        done = await host.next(BatchDone)
+        assert (done.batch, done.updated, read(done.results[0])) == (number, True, [[count, 2 * count]])
+    await host.capture(1)
+    number = host.begin(host.x((1, 2)))
+    assert (await host.next(UpdateWanted)).batch == number, "an answer that came late lets nobody else in"
+    host.link._sessions.current.run.send(frames.ENTER, {"batch": number - 1})
+    host.link.perform(AbandonBatch(number))
+    assert (await host.next(BatchFailed)).message == "abandoned"
+    number = host.begin(host.x((1, 2)))
+    await host.next(UpdateWanted)
+    host.link.perform(EnterUpdate(number))
+    host.link.perform(EnterUpdate(number))  # as if it had crossed the question
+    await host.next(BatchDone)
+    assert read((await host.run(host.x((1, 2))))[0]) == [[61, 122]]
+
+
+async def test_who_is_let_in_and_writes_nothing_asks_the_next_time(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Naughty")
+    number = host.begin(host.x((15, 0)))
+    host.link.perform(EnterUpdate(number))
+    assert not (await host.next(BatchDone)).updated
+    host.begin(host.x((14, 1)))
+    assert (await host.abandon()).message == "abandoned"
+
+
+async def test_an_answer_that_comes_late_is_not_taken_for_memory(hosts: Any, read: Any) -> None:
+    numbers = TensorSpec("x", "FP32", (-1,))
+    words = TensorSpec("words", "BYTES", (-1,), optional=True)
+    host = await hosts(stateful=False, inputs=(words, numbers), outputs=(words, numbers))
+    await host.ready("Words")
+    number = host.begin(host.unit({"words": None, "x": np.zeros((1, 100), np.float32)}))
+    for kind in (frames.ENTER, frames.ABANDON):
+        host.link._sessions.current.run.send(kind, {"batch": number})
+    (result,) = (await host.next(BatchDone)).results
+    assert len(read(result, "x")[0]) == 300
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_model_that_takes_no_early_answer_is_let_in_when_it_asks(
+    hosts: Any, read: Any, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    session = host.link._sessions.current
+    assert session.ready.enters_early
+    session.ready = structs.replace(session.ready, enters_early=early)
+    sent = []
+    monkeypatch.setattr(session.run, "send", lambda kind, body: sent.append((kind, body["batch"])))
+    number = host.begin(host.x((1, 2)))
+    host.link.perform(EnterUpdate(number))
+    assert sent == [(frames.ENTER, number)] * early
+    monkeypatch.undo()
+    assert read((await host.next(BatchDone)).results[0]) == [[1, 2]]
+
+
+async def test_a_batch_that_waits_for_memory_hears_with_its_start_that_it_may_update(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    unit = host.x((1, 2))
+    held = [host.tensors.allocate(host.tensors.capacity - host.tensors.stats().used, urgent=True)]
+    number = host.begin(unit)
+    host.link.perform(EnterUpdate(number))
+    held.clear()
+    gc.collect()
+    assert (await host.next(BatchDone)).updated
+
+
+async def test_who_was_let_in_and_is_called_off_says_whether_it_wrote(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    for _ in range(30):
+        number = host.begin(host.x((1, 2)))
+        host.link.perform(EnterUpdate(number))
+        host.link.perform(AbandonBatch(number))
+        event = await host.events.get()
+        assert isinstance(event, BatchDone) == event.updated, "the core reloads what it had written"
+    number = host.begin(host.x((1, 2)))
+    assert (await host.next(UpdateWanted)).batch == number
+
+
+async def test_a_batch_is_told_of_before_the_capture_that_began_earlier_in_the_turn(
+    hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    session, sent = host.link._sessions.current, []
+    run, capture = session.run.send_frame, session.capture.send
+    monkeypatch.setattr(session.run, "send_frame", lambda frame: (sent.append("run"), run(frame)))
+    monkeypatch.setattr(session.capture, "send", lambda *frame: (sent.append("capture"), capture(*frame)))
+    await host.run(host.x((1, 2)))
+    del sent[:]
+    host.link.perform(Capture(1))
+    host.begin(host.x((1, 2)))
+    assert sent == ["run"]
+    assert {type(await host.events.get()) for _ in range(2)} == {Captured, UpdateWanted}
+    assert sent == ["run", "capture"]
+
+
+async def test_a_load_is_told_of_behind_the_capture_that_came_first(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    await host.run(host.x((1, 2)))
+    state = await host.capture(1)
+    await host.run(host.x((1, 2)))
+    host.link.perform(Capture(2))
+    host.link.perform(LoadState(1, state))
+    events: list[Any] = [await host.events.get(), await host.events.get()]  # on two connections
+    assert {type(event) for event in events} == {Captured, Loaded}
+    session = host.link._sessions.current
+    assert session.capturing < session.loaded
+    assert read((await host.run(host.x((0, 0))))[0]) == [[1, 2]]
 
 
 async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read: Any) -> None:
