@@ -22,18 +22,20 @@ from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful
 from benchmarks.http_load import closed_loop, infer_request
 from benchmarks.plots import bars
-from benchmarks.report import Result, add_options, deliver, rows_of, several
+from benchmarks.report import Result, add_options, deliver, rows_of, seconds, several
 from benchmarks.stream import record_rate
 from hams_graph import load
 from hams_load.traffic import percentile
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import Mode
+from hams_protocol.modes import ModePolicy
 
 WAIT_S = 0.02
 MB = 1_000_000
 SPARSE, DENSE = "4 KiB", "all"
 BARE = Mode.NONE.value
-MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE)
+MODES = tuple(mode.value for mode in Mode if mode is not Mode.NONE and not ModePolicy.of(mode).replays)
+"""But `None`, and the mode that stores its states in a folder, which `hams bench paper` measures."""
 ALLOWED_MS = 2.0
 """What else replication may add to a request's latency, beside a state's way."""
 
@@ -43,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("hams bench overhead", description=__doc__)
     add_options(parser)
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--seconds", type=seconds, default=10.0)
     parser.add_argument(
         "--modes",
         type=several("mode", MODES),
@@ -52,12 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     sizes = (1,) if options.short else (1, 10, 50)
-    seconds = 2.0 if options.short else options.seconds
-    deliver(uvloop.run(measure(sizes, seconds, options.modes)), options, print_table, plot)
+    window_s = 2.0 if options.short else options.seconds
+    deliver(uvloop.run(measure(sizes, window_s, options.modes)), options, print_table, plot)
     return 0
 
 
-async def measure(sizes: tuple[int, ...], seconds: float, modes: tuple[str, ...]) -> Result:
+async def measure(sizes: tuple[int, ...], window_s: float, modes: tuple[str, ...]) -> Result:
     """The stream first, then `None` and each of `modes` for each size, one after the other in the same
     run."""
     rows: list[dict[str, object]] = []
@@ -66,7 +68,7 @@ async def measure(sizes: tuple[int, ...], seconds: float, modes: tuple[str, ...]
         base: dict[str, float] = {}
         both = size == sizes[-1]
         for mode, delta in _runs(modes, both=both):
-            row = await _cell(mode, size, seconds, changed, delta)
+            row = await _cell(mode, size, window_s, changed, delta)
             if mode == BARE:
                 base = {key: float(str(row[key])) for key in ("per_s", "p50_ms")}
             row["throughput_loss_percent"] = round(100 * (1 - float(str(row["per_s"])) / base["per_s"]), 2)
@@ -96,7 +98,7 @@ def _runs(modes: tuple[str, ...], *, both: bool) -> list[tuple[str, str]]:
     return [(BARE, "Auto"), *((mode, delta) for mode in modes for delta in deltas)]
 
 
-async def _cell(mode: str, size: int, seconds: float, changed: str, delta: str) -> dict[str, object]:
+async def _cell(mode: str, size: int, window_s: float, changed: str, delta: str) -> dict[str, object]:
     touched, stride = (4096, 1) if changed == SPARSE else (size * MB, 4096)
     config = f"{{stateBytes: {size * MB}, touchedBytes: {touched}, touchedStride: {stride}, waitS: {WAIT_S}}}"
     operators = [
@@ -110,8 +112,8 @@ async def _cell(mode: str, size: int, seconds: float, changed: str, delta: str) 
             await redundant(supervisor)
             port = int(supervisor.url.rsplit(":", 1)[1])
             request = infer_request("overhead", 4096)
-            busy = await closed_loop(port, request, 6, seconds, warm_up_s=1.0)
-            alone = await closed_loop(port, request, 1, seconds, warm_up_s=1.0)
+            busy = await closed_loop(port, request, 6, window_s, warm_up_s=1.0)
+            alone = await closed_loop(port, request, 1, window_s, warm_up_s=1.0)
         finally:
             await supervisor.stop()
     return {
@@ -119,8 +121,8 @@ async def _cell(mode: str, size: int, seconds: float, changed: str, delta: str) 
         "state_mb": size,
         "changed": changed,
         "delta": delta,
-        "seconds": seconds,
-        "per_s": round(len(busy) / seconds, 2),
+        "seconds": window_s,
+        "per_s": round(len(busy) / window_s, 2),
         "p50_ms": round(1000 * percentile(alone, 0.5), 2),
         "p99_ms": round(1000 * percentile(alone, 0.99), 2),
     }

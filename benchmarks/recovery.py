@@ -129,6 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no cell {', '.join(sorted(unknown))}. Known are {names}")
     if options.short:
         chosen = [cell for cell in chosen if cell.state_bytes <= MIB]
+        if not chosen:
+            parser.error("--short measures states of 1 MiB, and all cells of --cells have larger ones")
     result = uvloop.run(measure(chosen, 2 if options.short else options.kills, options.clients))
     deliver(result, options, print_table, plot)
     return 1 if any(row["failed"] or not row["ok"] for row in rows_of(result)) else 0

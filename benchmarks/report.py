@@ -69,10 +69,13 @@ def several(what: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...]]
     """The same for some of `known`, separated by commas."""
 
     def read(text: str) -> tuple[str, ...]:
-        for name in text.split(","):
+        names = tuple(text.split(","))
+        for name in names:
             if name not in known:
                 raise argparse.ArgumentTypeError(_unknown(what, name, known))
-        return tuple(text.split(","))
+            if names.count(name) > 1:
+                raise argparse.ArgumentTypeError(f"{what} {name} is named twice")
+        return names
 
     return read
 
@@ -81,7 +84,7 @@ def _unknown(what: str, text: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(text, list(known), 1, 0.5) or [
         name for name in known if name.lower() == text.lower()
     ]
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     return f"no {what} {text!r}{hint} Known are {', '.join(known)}"
 
 

@@ -44,6 +44,8 @@ MODES_OF = {
 """Modes of a part, where none are named; of all others the two ends."""
 
 KILLS = 10
+PAIRS = 6
+WINDOW_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,29 @@ class Run:
         small = cores() < overhead.CORES_FULL
         return small and not self.bytes_given and self.settings.models != REAL
 
-    @property
-    def scaled(self) -> Sequence[Service]:
-        """Where the size of states is varied."""
-        return self.services if self.services_given else [SERVICES[name] for name in overhead.SCALED]
+    def services_of(self, part: str) -> Sequence[Service]:
+        """Those that a part measures, of those asked for."""
+        match part:
+            case "divergence":
+                return [divergence.SERVICE]
+            case "scale" if not self.services_given:
+                return [SERVICES[name] for name in overhead.SCALED]
+            case "correlated":
+                return [item for item in self.services if item.name in recovery.CORRELATED]
+            case "peers":
+                return [item for item in self.services if item.name in measure.SERVED]
+            case _:
+                return self.services
 
     def largest_of(self, part: str) -> Settings:
-        """The settings of a part with its largest batch: cells of a state grow with their rows."""
+        """The settings of a part with its largest batch, as cells of a state grow with their rows, and its
+        largest states."""
         settings = self.settings_of(part)
-        return replace(settings, batch=max(self.batches)) if part == "batches" else settings
+        if part == "batches":
+            return replace(settings, batch=max(self.batches))
+        if part == "overhead" and self.eased and set(self.loads) == {"Sat"}:
+            return replace(settings, bytes=overhead.EASED)
+        return settings
 
     @property
     def batches(self) -> Sequence[int]:
@@ -124,7 +140,7 @@ def _ablations(run: Run) -> Measured:
 
 def _scale(run: Run) -> Measured:
     settings = [replace(run.settings_of("scale"), bytes=part) for part in overhead.BYTES]
-    return overhead.swept(run.scaled, run.modes_of("scale"), settings, "L1", run.plan)
+    return overhead.swept(run.services_of("scale"), run.modes_of("scale"), settings, "L1", run.plan)
 
 
 def _recovery(run: Run) -> Measured:
@@ -134,7 +150,7 @@ def _recovery(run: Run) -> Measured:
 
 def _correlated(run: Run) -> Measured:
     modes, settings = run.modes_of("correlated"), run.settings_of("correlated")
-    return recovery.correlated(run.services, modes, settings, run.kills_of("correlated"))
+    return recovery.correlated(run.services_of("correlated"), modes, settings, run.kills_of("correlated"))
 
 
 def _divergence(run: Run) -> Measured:
@@ -148,7 +164,7 @@ def _breakdown(run: Run) -> Measured:
 
 
 def _peers(run: Run) -> Measured:
-    return measure.peers(run.services, run.settings_of("peers"), run.plan)
+    return measure.peers(run.services_of("peers"), run.settings_of("peers"), run.plan)
 
 
 PARTS: dict[str, Callable[[Run], Measured]] = {
@@ -169,6 +185,20 @@ EMULATED_ONLY = {"scale": "it varies the size of states", "divergence": "it adds
 PEERS = "peers"
 """Part of all where Ray Serve is installed."""
 
+WINDOWS = ("overhead", "batches", "ablations", "scale", "peers")
+USED_BY = {
+    "services": [part for part in PARTS if part != "divergence"],
+    "loads": ["overhead"],
+    "batch": [part for part in PARTS if part != "batches"],
+    "bytes": [part for part in PARTS if part != "scale"],
+    "kills": ["recovery", "correlated", "divergence"],
+    "pairs": WINDOWS,
+    "window_s": [*WINDOWS, "breakdown"],
+}
+"""Options that not all parts use."""
+SHORTENED = ("loads", "kills", "pairs", "window_s")
+"""What `--short` decides itself."""
+
 
 def takes_s(part: str, run: Run) -> float:
     """About how long a part takes."""
@@ -179,7 +209,7 @@ def takes_s(part: str, run: Run) -> float:
         case "batches":
             return estimate.of_pairs(run.services, modes, len(run.batches), 1, run.plan)
         case "scale":
-            return estimate.of_pairs(run.scaled, modes, len(overhead.BYTES), 1, run.plan)
+            return estimate.of_pairs(run.services_of("scale"), modes, len(overhead.BYTES), 1, run.plan)
         case "breakdown":
             return estimate.of_breakdown(run.services, modes, run.plan.window_s)
         case "recovery":
@@ -187,7 +217,7 @@ def takes_s(part: str, run: Run) -> float:
         case "correlated":
             return estimate.of_correlated(run.services, modes, kills)
         case "peers":
-            return estimate.of_peers(sum(item.name in measure.SERVED for item in run.services), run.plan)
+            return estimate.of_peers(len(run.services_of("peers")), run.plan)
         case "divergence":
             return estimate.of_kills([divergence.SERVICE], divergence.runs(modes), kills, 1)
         case _:
@@ -203,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
         run = _run(options)
     except ValueError as error:
         parser.error(str(error))
-    parts, failed = _parts(options), []
+    parts, failed = [part for part in _parts(options) if run.services_of(part)], []
     times = {part: takes_s(part, run) for part in parts}
     each = ", ".join(f"{part} {estimate.said(took)}" for part, took in times.items())
     print(f"about {estimate.said(sum(times.values()))}: {each}", file=sys.stderr, flush=True)
@@ -266,15 +296,62 @@ async def _measured(part: Callable[[Run], Measured], run: Run) -> Rows:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("hams bench paper", "hams bench paper [OPTIONS]", __doc__)
     add_options(parser)
-    parser.add_argument("--part", type=one_of("part", [*PARTS, ALL]), default=None)
-    parser.add_argument("--services", type=several("service", list(SERVICES)), default=None)
-    parser.add_argument("--modes", type=several("mode", list(MODES)), default=None)
     parser.add_argument(
-        "--loads", type=several("load", overhead.LOADS), default=overhead.LOADS, help="of part overhead"
+        "--part",
+        type=one_of("part", [*PARTS, ALL]),
+        default=None,
+        help=f"{', '.join(PARTS)}, or {ALL} (default: overhead)",
     )
-    parser.add_argument("--models", choices=("emulated", REAL), default="emulated")
-    parser.add_argument("--pace", choices=("paper", "none"), default="paper")
-    parser.add_argument("--state", choices=("everything", "cells"), default="everything")
+    parser.add_argument(
+        "--services",
+        type=several("service", list(SERVICES)),
+        default=None,
+        help=f"of {','.join(SERVICES)} (default: all; part scale: {','.join(overhead.SCALED)}; correlated "
+        f"has {','.join(recovery.CORRELATED)}, peers {','.join(measure.SERVED)}, divergence "
+        f"{divergence.SERVICE.name})",
+    )
+    parser.add_argument(
+        "--modes",
+        type=several("mode", list(MODES)),
+        default=None,
+        help=f"of {','.join(MODES)} (default: {','.join(ENDS)}; part ablations: all but LineageStash; "
+        "recovery and divergence: all)",
+    )
+    parser.add_argument(
+        "--loads",
+        type=several("load", overhead.LOADS),
+        default=None,
+        help="of part overhead: L1,L2,Sat, batches under way: one, two, enough to keep all operators busy "
+        "(default: all)",
+    )
+    _add_settings(parser)
+    parser.add_argument("--short", action="store_true", help="SP and OLM, a few windows: does it run?")
+    parser.add_argument(
+        "--kills",
+        type=counted,
+        default=None,
+        help=f"of each kind ({KILLS}; part divergence: {divergence.KILLS})",
+    )
+    parser.add_argument("--pairs", type=counted, default=None, help=f"pairs of windows ({PAIRS})")
+    parser.add_argument("--window-s", type=seconds, default=None, help=f"length of a window ({WINDOW_S:g})")
+    parser.add_argument("--seed", type=int, default=1, help="draws which graph begins a pair of windows (1)")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """What the graphs of a measurement have in common."""
+    parser.add_argument(
+        "--models", choices=("emulated", REAL), default="emulated", help="real: networks on a GPU"
+    )
+    parser.add_argument(
+        "--pace", choices=("paper", "none"), default="paper", help="none: operators wait for no device time"
+    )
+    parser.add_argument(
+        "--state",
+        choices=("everything", "cells"),
+        default="everything",
+        help="what a state is: a whole module, or only what changes",
+    )
     parser.add_argument(
         "--states",
         choices=("whole", "chunks"),
@@ -285,20 +362,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--bytes", type=_part_of_one, default=None, metavar="1/8", help="a part of every state"
     )
-    parser.add_argument("--batch", type=_rows, default=FULL_BATCH, help="rows of a batch")
-    parser.add_argument("--rows-per-request", type=int, choices=(1, 64), default=64)
-    parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
-    parser.add_argument("--short", action="store_true", help="SP and OLM, a few windows: does it run?")
+    parser.add_argument("--batch", type=_rows, default=None, help=f"rows of a batch ({FULL_BATCH})")
     parser.add_argument(
-        "--kills",
-        type=counted,
-        default=None,
-        help=f"of each kind ({KILLS}; part divergence: {divergence.KILLS})",
+        "--rows-per-request",
+        type=int,
+        choices=(1, 64),
+        default=64,
+        help="1: a batch is as many requests of one row",
     )
-    parser.add_argument("--pairs", type=counted, default=6, help="pairs of windows")
-    parser.add_argument("--window-s", type=seconds, default=10.0)
-    parser.add_argument("--seed", type=int, default=1)
-    return parser
+    parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
 
 
 def _run(options: argparse.Namespace) -> Run:
@@ -309,20 +381,22 @@ def _run(options: argparse.Namespace) -> Run:
         pace=options.pace,
         state=options.state,
         bytes=1.0 if options.bytes is None else options.bytes,
-        batch=options.batch,
+        batch=options.batch or FULL_BATCH,
         single_rows=options.rows_per_request == 1,
         times=times,
     )
     if options.part == "peers" and (said := measure.missing()) is not None:
         raise ValueError(said)
+    _check_used(options)
     if options.models == REAL:
         _check_real(options)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
     services = [SERVICES[name] for name in names]
+    window_s = options.window_s or WINDOW_S
     plan = (
         overhead.Plan(2, 3.0, 0.5, options.seed)
         if options.short
-        else overhead.Plan(options.pairs, options.window_s, min(1.0, options.window_s / 4), options.seed)
+        else overhead.Plan(options.pairs or PAIRS, window_s, min(1.0, window_s / 4), options.seed)
     )
     run = Run(
         services,
@@ -332,15 +406,33 @@ def _run(options: argparse.Namespace) -> Run:
         options.short,
         options.bytes is not None,
         options.services is not None,
-        ("L1",) if options.short else options.loads,
+        ("L1",) if options.short else options.loads or overhead.LOADS,
         1 if options.short else options.kills,
         options.states,
     )
-    for part in _parts(options):
-        for mode in run.modes_of(part):
-            if (said := too_little_memory(services, mode, run.largest_of(part))) is not None:
-                raise ValueError(said)
+    needs = [
+        (service, mode, run.largest_of(part))
+        for part in _parts(options)
+        for mode in run.modes_of(part)
+        for service in run.services_of(part)
+    ]
+    if not needs:
+        raise ValueError(f"part {options.part} measures none of {', '.join(names)}")
+    if (said := too_little_memory(needs)) is not None:
+        raise ValueError(said)
     return run
+
+
+def _check_used(options: argparse.Namespace) -> None:
+    """Raises ValueError for an option that nothing which is measured uses."""
+    for option, users in USED_BY.items():
+        if getattr(options, option) is None:
+            continue
+        name, parts = f"--{option.replace('_', '-')}", _parts(options)
+        if options.short and option in SHORTENED:
+            raise ValueError(f"{name}: --short decides that; leave one of them out")
+        if not set(parts) & set(users):
+            raise ValueError(f"{name}: part {parts[0]} does not use it; {', '.join(users)} would")
 
 
 def _check_real(options: argparse.Namespace) -> None:

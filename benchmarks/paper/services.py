@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -226,7 +226,7 @@ def read_times(text: str) -> Times:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--times {text}: cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"--times {text}: expected YAML: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"--times {text}: expected YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict):
         raise ValueError(f"--times {text}: expected services and their operators' times, found {loaded!r}")
     return {service: _operators(text, service, given) for service, given in loaded.items()}
@@ -286,31 +286,31 @@ def memory_needed(service: Service, mode: str, settings: Settings) -> int:
     return int(PROCESSES_BYTES + state * (1 if mode == BARE else COPIES) + state)
 
 
-def too_little_memory(services: list[Service], mode: str, settings: Settings) -> str | None:
-    """What to tell whoever measures with states larger than the machine."""
+def too_little_memory(needs: Sequence[tuple[Service, str, Settings]]) -> str | None:
+    """What to tell whoever measures services, in a mode and with settings each, with states larger than the
+    machine."""
     free = memory_available()
-    for service in services:
-        needed = memory_needed(service, mode, settings)
-        if needed > free:
-            parts = (
-                part for part in SMALLER if memory_needed(service, mode, _smaller(settings, part)) <= free
-            )
-            fits = next(parts, None)
-            return (
-                f"{service.name} in mode {mode} needs about {needed / 1e9:.1f} GB of memory with these "
-                f"states, and {free / 1e9:.1f} GB are free: "
-                + (
-                    f"--bytes 1/{fits} makes the states smaller"
-                    if fits is not None
-                    else f"too little for states of any size, as the processes alone take "
-                    f"{PROCESSES_BYTES / 1e9:.1f} GB"
-                )
-            )
-    return None
+    service, mode, settings = max(needs, key=lambda need: memory_needed(*need))
+    needed = memory_needed(service, mode, settings)
+    if needed <= free:
+        return None
+    fits = next((part for part in SMALLER if memory_needed(service, mode, _of(settings, part)) <= free), None)
+    if settings.models == "real":
+        hint = "real networks have states of one size; --services leaves it out"
+    elif fits is None:
+        hint = (
+            f"too little for states of any size, as the processes alone take {PROCESSES_BYTES / 1e9:.1f} GB"
+        )
+    else:
+        hint = f"--bytes 1/{fits} makes the states smaller"
+    return (
+        f"{service.name} in mode {mode} needs about {needed / 1e9:.1f} GB of memory with these states, and "
+        f"{free / 1e9:.1f} GB are free: {hint}"
+    )
 
 
-def _smaller(settings: Settings, part: int) -> Settings:
-    return replace(settings, bytes=settings.bytes / part)
+def _of(settings: Settings, part: int) -> Settings:
+    return replace(settings, bytes=1 / part)
 
 
 def first_value(request: InferTensor) -> int:

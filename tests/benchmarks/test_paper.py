@@ -242,11 +242,52 @@ def test_too_little_memory_is_told_with_what_is_needed_and_what_fits(
     said = capsys.readouterr().err
     assert "OLV in mode NonStop needs about 10.8 GB" in said
     assert "6.0 GB are free: --bytes 1/4 makes the states smaller" in said
-    assert services.too_little_memory([SERVICES["OLV"]], "NonStop", Settings(bytes=0.25)) is None
+    assert services.too_little_memory([(SERVICES["OLV"], "NonStop", Settings(bytes=0.25))]) is None
     monkeypatch.setattr(services, "memory_available", lambda: 10**9)
-    told = services.too_little_memory([SERVICES["OLV"]], "NonStop", Settings())
+    told = services.too_little_memory([(SERVICES["OLV"], "NonStop", Settings())])
     assert told is not None
     assert "too little for states of any size, as the processes alone take 2.1 GB" in told
+
+
+def test_memory_is_asked_for_what_is_measured_and_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "memory_available", lambda: 6 * 10**9)
+    monkeypatch.setattr(command, "cores", lambda: 2)
+    assert run_of("--part", "divergence"), "OLM alone"
+    assert run_of("--loads", "Sat"), "on two cores with states of 1/8"
+    with pytest.raises(ValueError, match=r"OLV .* --bytes 1/4 makes"):
+        run_of("--bytes", "1/2")
+    with pytest.raises(ValueError, match=r"OLV .* --bytes 1/4 makes"):
+        run_of()
+    with pytest.raises(ValueError, match="real networks have states of one size; --services leaves it out"):
+        run_of("--models", "real")
+
+
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--short --kills 10", "--kills: --short decides that; leave one of them out"),
+        ("--short --loads Sat", "--loads: --short decides that; leave one of them out"),
+        ("--part recovery --loads L1", "--loads: part recovery does not use it; overhead would"),
+        ("--part batches --batch 8", "--batch: part batches does not use it; overhead, ablations, breakdown"),
+        ("--part scale --bytes 1/2", "--bytes: part scale does not use it; overhead"),
+        ("--part divergence --services SP", "--services: part divergence does not use it"),
+        ("--part correlated --services OLM", "part correlated measures none of OLM"),
+        ("--services SP,OLM,SP", "service SP is named twice"),
+    ],
+)
+def test_an_option_that_nothing_uses_is_refused(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(arguments.split())
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("roomy")
+def test_of_all_parts_each_measures_the_services_that_it_has() -> None:
+    run = run_of("--part", "all", "--services", "FD")
+    assert [part for part in command.PARTS if not run.services_of(part)] == ["correlated", "peers"]
 
 
 def test_a_part_with_larger_batches_needs_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,6 +418,17 @@ def test_a_missed_goal_names_what_costs_it() -> None:
     assert missed.costs == "durable + 6.5 ms"
 
 
+@pytest.mark.parametrize(("took", "verdict"), [(2.1, MET), (2.2, MISSED)])
+def test_time_in_the_core_is_of_all_proxies_in_nonstop(took: float, verdict: str) -> None:
+    rows = [
+        split("None", 1.0) | {"core_ms_per_batch": 9.0},
+        split("NonStop", 1.0) | {"core_ms_per_batch": took},
+    ]
+    seen = verdicts({"breakdown": rows})
+    assert seen["SP: time of all proxies in the core per batch, NonStop"] == verdict
+    assert seen["OLM: time of all proxies in the core per batch, NonStop"] == UNMEASURED
+
+
 def test_the_order_of_modes_needs_all_four_and_intervals_apart() -> None:
     def order(*overs: float, **more: Any) -> str:
         modes = ("NonStop", "BufferedOutputs", "StopAndCopy", "Remus")
