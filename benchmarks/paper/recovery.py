@@ -3,8 +3,9 @@
 For each service and mode one graph, two batches under way: its model, its proxy and both, of each stateful
 primary in turn; one kill of each operator without state. The paper's clock: from the kill until the new
 owner starts its first batch, of several operators that are hit at once the last one. The gap beside it: the
-longest wait for any reply until all is in sync again, 10 s after that batch at most, beyond the usual one; and
-the slowest single request, as a gap ends with anybody's reply. At the end the counts in all replies and the recorded history are judged.
+longest wait for any reply until all is in sync again, 10 s after that batch at most, beyond the usual one;
+and the slowest single request, as a gap ends with anybody's reply. At the end the counts in all replies and
+the recorded history are judged.
 
 Where a lost state is run again, a primary is killed 50 batches after a state was stored, and has recovered
 with the first batch that nobody had run before.
