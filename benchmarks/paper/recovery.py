@@ -136,7 +136,7 @@ async def measured(
             async with asking(graph, service.under_way("L2")) as log:
                 for case in chosen:
                     often = 1 if case.targets[0][1] == "active" and len(case.targets) == 1 else kills
-                    rows.append(await _case(case, graph, log, often, traces))
+                    rows.append(await _case(case, graph, log, often, traces, settings.checkpoint_batches))
             await complete(history)
         verdict = await asyncio.to_thread(judged, history, dict(log.numbers))
     shared = {
@@ -149,11 +149,14 @@ async def measured(
     return [{**shared, **row, **verdict} for row in rows]
 
 
-async def _case(case: Case, graph: Running, log: Answers, kills: int, traces: Path) -> dict[str, object]:
+async def _case(
+    case: Case, graph: Running, log: Answers, kills: int, traces: Path, every: int
+) -> dict[str, object]:
+    """`every`: batches after which a state is stored, where a mode does that."""
     watcher = TopologyLog(graph.supervisor.uid, EtcdCoordination(graph.supervisor.etcd_endpoints))
     await watcher.start()
     try:
-        seen = [await _kill(case, graph, log, traces, watcher) for _ in range(kills)]
+        seen = [await _kill(case, graph, log, traces, watcher, every) for _ in range(kills)]
     finally:
         await watcher.close()
     return {"case": case.name, "kills": kills, **summary(seen)}
@@ -170,7 +173,9 @@ class Kill:
     unstored: Unstored | None = None
 
 
-async def _kill(case: Case, graph: Running, log: Answers, traces: Path, watcher: TopologyLog) -> Kill:
+async def _kill(
+    case: Case, graph: Running, log: Answers, traces: Path, watcher: TopologyLog, every: int
+) -> Kill:
     loop = asyncio.get_running_loop()
     again = replays(graph.mode)
     await redundant(graph.supervisor, READY_S)
@@ -193,7 +198,9 @@ async def _kill(case: Case, graph: Running, log: Answers, traces: Path, watcher:
         steps["resend"] = log.first_after(struck + first["recovered"]) - struck - first["recovered"]
     until = min(ended, struck + first.get("recovered", 0.0) + AROUND_S)
     before = [note for note in lines if note.at < struck_ns]
-    least = min((_unstored(before, name) for name in states), key=lambda item: item.batches, default=None)
+    least = min(
+        (_unstored(before, name, every) for name in states), key=lambda item: item.batches, default=None
+    )
     return Kill(log.longest_gap_s(struck, until), quiet, log.slowest_s(struck, until), steps, least)
 
 
@@ -205,6 +212,8 @@ def summary(seen: Sequence[Kill]) -> dict[str, object]:
     unstored_runs: dict[str, object] = {
         "unstored_batches": int(percentile([item.batches for item in runs], 0.5)),
         "unstored_ms": ms(percentile([item.seconds for item in runs], 0.5)),
+        "stored": sum(item.stored for item in runs),
+        "stored_early": sum(item.early for item in runs),
     }
     return {
         "gap_ms": ms(percentile([item.gap - usual for item in seen], 0.5)),
@@ -222,8 +231,8 @@ def summary(seen: Sequence[Kill]) -> dict[str, object]:
     }
 
 
-def _unstored(lines: Sequence[Note], operator: str) -> Unstored:
-    return unstored([note for note in lines if of_operator(note, operator)])
+def _unstored(lines: Sequence[Note], operator: str, every: int) -> Unstored:
+    return unstored([note for note in lines if of_operator(note, operator)], every)
 
 
 async def _run_unstored(operators: Sequence[str], traces: Path) -> None:

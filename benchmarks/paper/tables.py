@@ -188,7 +188,10 @@ def _recovery(rows: Sequence[Row]) -> Table:
 def _unstored(row: Row) -> str:
     """How much was to be run again, where a mode does that."""
     batches = row.get("unstored_batches")
-    return ABSENT if batches is None else f"{batches} batches, {row['unstored_ms']:.0f} ms"
+    if batches is None:
+        return ABSENT
+    early = f"; {row['stored_early']} of {row['stored']} states stored early" if "stored" in row else ""
+    return f"{batches} batches, {row['unstored_ms']:.0f} ms{early}"
 
 
 def lost(row: Row) -> str:

@@ -130,30 +130,35 @@ def batches(lines: Sequence[Note]) -> Iterator[tuple[int, float, list[str]]]:
 @dataclass(frozen=True)
 class Unstored:
     """What an operator has run since its newest stored state. `batches`: how many. `seconds`: what they took
-    on the model. `stored`: how many states it has stored so far."""
+    on the model. `stored`: how many states it has stored so far, and `early` how many of these before as many
+    batches had run since the one before as it is asked to store a state after."""
 
     batches: int
     seconds: float
     stored: int
+    early: int = 0
 
 
 UNSTORED_KINDS = frozenset({"StartBatch", "BatchDone", "Capture", "CheckpointWritten"})
 """What it is read from."""
 
 
-def unstored(lines: Sequence[Note]) -> Unstored:
-    """Of one operator's lines, where states are stored and run again. Its newest owner counts alone: what it
-    began with was stored, and what it ran again is not stored once more."""
+def unstored(lines: Sequence[Note], every: int = 0) -> Unstored:
+    """Of one operator's lines, where states are stored, after `every` batches, and run again. Its newest
+    owner counts alone: what it began with was stored, and what it ran again is not stored once more."""
     starts = [note for note in lines if note.kind == "StartBatch"]
     owner = starts[-1].who if starts else ""
-    captured, begin, stored = dict[str, int](), 0, 0
-    for note in lines:
-        if note.who != owner:
-            continue
+    own = [note for note in lines if note.who == owner]
+    ran = [(at, took) for at, took, _ in batches(own)]
+    captured, begin, stored, early = dict[str, int](), 0, 0, 0
+    for note in own:
         if note.kind == "Capture":
             captured[note.rest[0]] = note.at
         elif note.kind == "CheckpointWritten" and len(note.rest) == 1:  # a failed one says so
             stored += 1
-            begin = captured.get(note.rest[0], begin)
-    run = [took for at, took, _ in batches([note for note in lines if note.who == owner]) if at > begin]
-    return Unstored(len(run), sum(run), stored)
+            end = captured.get(note.rest[0])
+            if end is not None:  # the state that its epoch begins with is nobody's capture
+                early += sum(begin < at <= end for at, _ in ran) < every
+                begin = end
+    run = [took for at, took in ran if at > begin]
+    return Unstored(len(run), sum(run), stored, early)

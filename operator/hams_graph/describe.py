@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hams_graph.memory import held_bytes
 from hams_graph.wiring import called
 from hams_protocol.graph import FRONTEND, Graph, Join, Operator
-from hams_protocol.modes import ModePolicy
+from hams_protocol.modes import Mode, ModePolicy
 
 # Estimates that `hams validate` shows: resident memory on x86-64, Python 3.11; the first three after 100,000
 # requests (docs/performance.md).
@@ -113,21 +113,27 @@ def _describe(op: Operator) -> OperatorDescription:
     )
 
 
+def note_of(mode: Mode) -> str | None:
+    """The warning of a mode that protects less than NonStop, or is a baseline; None for NonStop."""
+    policy = ModePolicy.of(mode)
+    if not policy.replicates:
+        return f"mode {mode.value} protects nothing: what a failed instance held is lost"
+    baseline = f"mode {mode.value} is a baseline for measurements"
+    if policy.replays:
+        return f"{baseline}: it promises one answer and no loss for deterministic models only"
+    if policy.holds_outputs or policy.stops_to_copy:
+        return f"{baseline}: no user wants it"
+    return None
+
+
 def _notes(graph: Graph) -> list[str]:
     data = graph.data
     notes = []
     optional = {item.name for item in data.inputs if item.optional}
     used: set[str] = set()
     policy = ModePolicy.of(data.mode)
-    if not policy.replicates:
-        notes.append(f"mode {data.mode.value} protects nothing: what a failed instance held is lost")
-    elif policy.replays:
-        notes.append(
-            f"mode {data.mode.value} is a baseline for measurements: it promises one answer and no loss for "
-            "deterministic models only"
-        )
-    elif policy.holds_outputs or policy.stops_to_copy:
-        notes.append(f"mode {data.mode.value} is a baseline for measurements: no user wants it")
+    if (surprise := note_of(data.mode)) is not None:
+        notes.append(surprise)
     if data.frontend.replicas == 1:
         notes.append(
             "one frontend: accepted requests and kept replies are lost with it; Redundant stays False"

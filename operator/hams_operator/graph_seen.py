@@ -5,6 +5,7 @@ It asks nobody: what it knows is what the API server has answered to others.
 
 from dataclasses import dataclass
 
+from hams_graph.describe import note_of
 from hams_operator.graph_status import (
     Condition,
     FailureInfo,
@@ -15,6 +16,7 @@ from hams_operator.graph_status import (
 )
 from hams_operator.plan.names import FRONTEND_ROLE, MANAGER_ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod, pod_of
+from hams_protocol.graph import Mode
 from hams_protocol.wholeness import READY
 from hams_wire.limits import timeliness_window_s
 
@@ -49,6 +51,7 @@ def status_of(seen: ClusterGraph) -> GraphStatus:
         (FailureInfo(failure["operator"], failure["instance"], failure.get("exitCode", 0), log),)
         if failure
         else (),
+        warnings=_of_mode(seen.item),
         replaced=tuple(
             PolicyReplaced(
                 item["name"], "", item["policyReplaced"]["policy"], item["policyReplaced"]["reason"]
@@ -56,6 +59,12 @@ def status_of(seen: ClusterGraph) -> GraphStatus:
             for item in replaced
         ),
     )
+
+
+def _of_mode(item: Json) -> tuple[str, ...]:
+    """The warning of the graph's mode; none of a mode that is not known here."""
+    mode = next((mode for mode in Mode if mode == item.get("spec", {}).get("mode")), Mode.NON_STOP)
+    return tuple(filter(None, [note_of(mode)]))
 
 
 def instances_of(seen: ClusterGraph) -> list[InstanceStatus]:

@@ -139,7 +139,8 @@ class GraphStatus(
 ):
     """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a process is in
     a crash loop, `losses` only if a state was lost and began again, `policiesReplaced` only if a scheduling
-    policy was, `warnings` only if the machine lacks something, such as room on a disk."""
+    policy was, `warnings` only if the machine lacks something, such as room on a disk, or if the graph's mode
+    protects less than NonStop or is a baseline."""
 
     graph: str
     url: str

@@ -312,6 +312,9 @@ def test_a_state_that_was_run_again_says_how_much_of_it() -> None:
     row = killed("OLM", "o3 both", 900.0, mode="LineageStash", unstored_batches=52, unstored_ms=1500.0)
     table = table_of("recovery", [row])
     assert table.lines[0][table.head.index("after a stored state")] == "52 batches, 1500 ms"
+    table = table_of("recovery", [row | {"stored": 4, "stored_early": 1}])
+    of_all = "52 batches, 1500 ms; 1 of 4 states stored early"
+    assert table.lines[0][table.head.index("after a stored state")] == of_all
 
 
 def verdicts(rows: dict[str, Any]) -> dict[str, str]:

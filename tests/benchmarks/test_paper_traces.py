@@ -74,6 +74,18 @@ def test_what_is_not_stored_counts_from_the_capture_of_what_is() -> None:
     assert unstored([]) == Unstored(0, 0, 0)
 
 
+def test_a_state_is_stored_early_before_as_many_batches_as_asked_for() -> None:
+    lines = stored(
+        (7, "o3-1", "CheckpointWritten 1"),
+        (8, "o3-1", "Capture 2"),
+        (9, "o3-1", "StartBatch 0/3"),
+        (10, "o3-1", "CheckpointWritten 2"),
+    )
+    assert [unstored(lines, every).early for every in (0, 1, 2)] == [0, 0, 2]
+    failed = stored((7, "o3-1", "CheckpointWritten 1 failed"))
+    assert unstored(failed, 2).early == 0, "version 0 is what it began with, version 1 was not stored"
+
+
 def test_a_new_owner_counts_what_it_ran_itself() -> None:
     lines = stored((20, "o3-2", "StartBatch 0/1"), (24, "o3-2", "BatchDone"))
     assert unstored(lines) == Unstored(1, 0.004, 0)
@@ -138,10 +150,11 @@ def test_a_trace_is_read_from_where_it_was_left(tmp_path: Path) -> None:
 
 def test_a_row_has_the_slowest_single_request_and_what_was_to_be_run_again() -> None:
     seen = [
-        Kill(0.5, 0.1, 0.7, {"recovered": 0.2}, Unstored(52, 1.5, 3)),
+        Kill(0.5, 0.1, 0.7, {"recovered": 0.2}, Unstored(52, 1.5, 3, 1)),
         Kill(0.3, 0.1, 0.9, {}, Unstored(50, 1.5, 4)),
     ]
     row = summary(seen)
     assert (row["slowest_ms"], row["recovered_ms"]) == (900.0, 200.0)
     assert (row["unstored_batches"], row["unstored_ms"]) == (52, 1500.0)
+    assert (row["stored"], row["stored_early"]) == (7, 1)
     assert "unstored_batches" not in summary([Kill(0.5, 0.1, 0.7, {})])

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hams_graph.describe import note_of
 from hams_history import lines as history
 from hams_operator.graph_status import GraphStatus, View
 from hams_operator.learning import learning
@@ -306,7 +307,7 @@ class Supervisor(Instances):
         return sources
 
     def _warnings(self) -> tuple[str, ...]:
-        """What the run needs and the machine lacks: room where it writes."""
+        """The warning of the mode, then of folders that lack room where the run writes."""
         dirs = [Path(op.checkpoint.dir) for op in self.graph.data.operators if op.checkpoint is not None]
         places = [
             ("logs", self.home.logs),
@@ -315,7 +316,8 @@ class Supervisor(Instances):
         ]
         if self._history is not None:
             places.append(("the history", self._history))
-        return tuple(filter(None, (_full(what, path) for what, path in places)))
+        lacks = (_full(what, path) for what, path in places)
+        return tuple(filter(None, (note_of(self.graph.data.mode), *lacks)))
 
     # -- what is wanted --------------------------------------------------------------------------------------
 

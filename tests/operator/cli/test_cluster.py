@@ -69,6 +69,28 @@ def test_the_primary_is_what_kill_hits_unless_told_otherwise() -> None:
     assert pick(status, "manager", None, True, None).id == "g-manager-1"
 
 
+@pytest.mark.parametrize(
+    ("mode", "warned"),
+    [
+        (None, ()),
+        ("NonStop", ()),
+        ("OfTomorrow", ()),
+        ("None", ("mode None protects nothing: what a failed instance held is lost",)),
+        ("Remus", ("mode Remus is a baseline for measurements: no user wants it",)),
+        (
+            "LineageStash",
+            (
+                "mode LineageStash is a baseline for measurements: it promises one answer and no loss for "
+                "deterministic models only",
+            ),
+        ),
+    ],
+)
+def test_a_mode_that_protects_less_is_warned_of(mode: str | None, warned: tuple[str, ...]) -> None:
+    spec = {} if mode is None else {"mode": mode}
+    assert status_of(ClusterGraph({**GRAPH, "spec": spec}, PODS)).warnings == warned
+
+
 def test_a_graph_without_a_status_is_said_to_be_unknown() -> None:
     status = status_of(ClusterGraph({"metadata": {"name": "g", "namespace": "n"}}, ()))
     assert [(item.type, item.status) for item in status.conditions] == [("Ready", "Unknown")]

@@ -1,4 +1,4 @@
-"""What a run says in its status of the machine that it is on: which folders are looked at for a full disk."""
+"""What a run warns of in its status: a mode that protects less, and folders whose disks are full."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from hams_graph import load
 from hams_operator.graph_status import View
 from hams_operator.local import supervisor
 from hams_operator.local.supervisor import Supervisor, disk_room_bytes_min
-from hams_protocol.graph import Checkpoint, Graph
+from hams_protocol.graph import Checkpoint, Graph, Mode
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
 
@@ -76,3 +76,15 @@ async def test_only_the_folder_whose_disk_is_full_is_named(tmp_path: Path, free:
     made = running(tmp_path / "graph.yaml", tmp_path / "history", learner="near")
     free |= {made.home.logs: disk_room_bytes_min, tmp_path / "memory": 1 << 40, tmp_path / "history": 1 << 40}
     assert (await made.status()).warnings == (sentence(tmp_path / "near", "checkpoints"),)
+
+
+async def test_a_mode_that_is_a_baseline_is_warned_of_before_the_machine(
+    tmp_path: Path, free: dict[Path, int]
+) -> None:
+    made = running(tmp_path / "graph.yaml", None)
+    made.graph = Graph(replace(made.graph.data, mode=Mode.STOP_AND_COPY))
+    assert (await made.status()).warnings == (
+        "mode StopAndCopy is a baseline for measurements: no user wants it",
+        sentence(made.home.logs, "logs"),
+        sentence(tmp_path / "memory", "messages"),
+    )
