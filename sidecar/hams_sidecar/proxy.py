@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
-from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
+from hams_protocol.effects import Effect, LoadState, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
     CheckpointRead,
     CheckpointWritten,
     Drain,
+    Loaded,
     ModelDied,
     ModelReady,
 )
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import FRONTEND, Graph, SchedulePolicy
+from hams_protocol.graph import FRONTEND, Graph, SchedulePolicy, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import StateCopy
 from hams_protocol.stateful import StatefulMachine
@@ -119,6 +120,8 @@ class Proxy(Sidecar):
         """What the model has said while there was no instance to hear it."""
         self._restored: StateCopy | None = None
         self._former_state: FormerState | None = None
+        self._loading = -1
+        """The token of the newest load."""
         self._serves = ""
         """The policy that served when the last turn ended; "" before."""
         uid, operator = options.graph_uid, model.operator
@@ -229,6 +232,8 @@ class Proxy(Sidecar):
             if self._queue is not None and isinstance(event, BatchDone | BatchFailed):
                 self._queue.disturbed = self._link.disturbed  # before its time is learnt
             self.node.feed(event)
+            if isinstance(event, ModelDied) or (isinstance(event, Loaded) and event.token == self._loading):
+                self.node.network.release_copies()
         elif isinstance(event, ModelDied):
             self._unheard.clear()
         else:
@@ -246,6 +251,12 @@ class Proxy(Sidecar):
         if isinstance(effect, StartBatch):
             self._work.batches += 1
             self._work.units += len(effect.units)
+        elif isinstance(effect, LoadState) and self.node is not None:
+            # On few processors a copy to the keeper starves the load, for which all wait (ADR 0052). Where
+            # nothing is answered without a second holder, the copy is waited for as well.
+            self._loading = effect.token
+            if self.graph.data.recovery.when_unprotected is WhenUnprotected.CONTINUE:
+                self.node.network.hold_copies(self._model.operator)
         self._link.perform(effect)  # type: ignore[arg-type]
 
     def _checkpoint_written(self, copy: StateCopy, whole: bool) -> None:

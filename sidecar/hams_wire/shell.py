@@ -16,7 +16,7 @@ from hams_protocol.effects import Effect, Send
 from hams_protocol.events import Event, Late, Member, MembersChanged, PeerDown, PeerUp, Received, Tick
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
-from hams_protocol.messages import Heartbeat, Message, Suspect
+from hams_protocol.messages import Heartbeat, Message, StateCopy, Suspect
 from hams_wire import limits
 from hams_wire.exposition import TimeSpent
 from hams_wire.failure_detector import FailureDetector
@@ -275,7 +275,8 @@ class Shell:
                     # twice.
                     self._events.append(Received(target, effect.message))
                 else:
-                    self._sent.add(target)
+                    if type(effect.message) is not StateCopy:  # one may be held back
+                        self._sent.add(target)
                     host.send(target, effect.message)
             else:
                 host.perform(effect, now)
@@ -286,8 +287,8 @@ class Shell:
     # -- signs of life ---------------------------------------------------------------------------------------
 
     def beat(self) -> float:
-        """Every `heartbeat_s`: a heartbeat to each peer to which nothing else was sent, and a look at which
-        has been silent for too long. Returns when the next one is due.
+        """Every `heartbeat_s`: a heartbeat to each peer to which nothing was sent, or a copy only, and a look
+        at which has been silent for too long. Returns when the next one is due.
 
         All instances of one host beat together, by its clock: so each wakes a few times per interval, not
         once for each of its peers.

@@ -18,6 +18,7 @@ from hams_operator.controller.certificates import Authority
 from hams_protocol.deps import Dep
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
+    Completion,
     Deliver,
     Durable,
     Heartbeat,
@@ -26,12 +27,13 @@ from hams_protocol.messages import (
     Meta,
     Payload,
     Probe,
+    StateCopy,
     StateRecord,
     Suspect,
     Token,
 )
 from hams_wire import limits
-from hams_wire.peers import connection, frames, handshake, outbox, tls_listener
+from hams_wire.peers import connection, frames, handshake, network, outbox, tls_listener
 from hams_wire.peers.addresses import Tcp, Unix, is_at, parse
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.connection import Receiving, Sending
@@ -146,6 +148,10 @@ def record(version: int, payload: Payload | None) -> StateRecord:
     return StateRecord("p", 1, version, version - 1, (), (), "c", payload)
 
 
+def copy(nbytes: int) -> StateCopy:
+    return StateCopy("p", 1, 2, (), Completion(()), "c", heap(nbytes))
+
+
 def notice(seq: int) -> Durable:
     return Durable((Dep("p", 1, seq),))
 
@@ -217,6 +223,63 @@ async def test_a_notice_overtakes_a_record_of_100_MB(make: Make) -> None:
     result = await b.got(2)
     assert [type(item) for item in result] == [Durable, StateRecord]
     assert result[1] == large
+
+
+async def test_copies_that_wait_come_after_what_was_sent_later(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.hold_copies("p")
+    a.network.send("b", copy(8 * MIB))
+    a.network.send("b", record(1, heap(8 * MIB)))
+    a.network.send("b", notice(1))
+    assert {type(item) for item in await b.got(2)} == {Durable, StateRecord}
+    a.network.hold_copies("p")
+    a.network.release_copies()
+    assert (await b.got(3))[2] == copy(8 * MIB)
+    a.network.send("b", copy(1))
+    assert (await b.got(4))[3] == copy(1), "one that is sent later does not wait"
+
+
+async def test_copies_wait_for_a_bounded_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "copies_held_max_s", 0.01)
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.hold_copies("p")
+    a.network.send("b", copy(1))
+    a.network.hold_copies("p")
+    assert await b.got() == [copy(1)]
+    assert a.network.held_copies == ""
+
+
+async def test_what_is_held_back_has_not_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "copies_held_max_s", 600.0)
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.hold_copies("p")
+    a.network.send("b", copy(1))
+    sending = a.network._peers["b"].sending
+    assert sending is not None
+    left = asyncio.create_task(sending.flushed())
+    a.network.send("b", notice(1))
+    await b.got(1)
+    assert not left.done()
+    a.network.release_copies()
+    await left
+    assert len(await b.got(2)) == 2
+
+
+async def test_a_network_that_closes_holds_nothing_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "copies_held_max_s", 600.0)
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.hold_copies("p")
+    a.network.send("b", copy(20 * MIB))
+    await a.network.close(flush_s=30)
+    assert await b.got() == [copy(20 * MIB)]
 
 
 async def test_what_a_callback_sends_reaches_its_peer(make: Make) -> None:

@@ -209,6 +209,36 @@ def test_neither_records_nor_tokens_wait_for_each_other() -> None:
     assert line.messages[-1] == token(99), "tokens keep their order"
 
 
+def test_copies_of_one_state_stay_where_they_are_and_all_else_passes_them() -> None:
+    codec, outbox, line = Codec(HeapFactory()), SendQueue(), Line()
+    copy = StateCopy("p", 1, 2, (), Completion(()), "c", heap(4 * MIB))
+    others: list[Message] = [notice(1), token(1, heap(MIB)), record(1, heap(MIB))]
+    outbox.push(codec.encode(copy))
+    line.feed(b"".join(outbox.take()))  # it has begun
+    for message in others:
+        outbox.push(codec.encode(message))
+    while outbox.may_leave("p"):
+        line.feed(b"".join(outbox.take("p")))
+    assert sorted(map(repr, line.messages)) == sorted(map(repr, others))
+    assert outbox.take("p") == []
+    assert outbox.may_leave("q"), "it is not of that one's state"
+    while outbox.may_leave("q"):
+        line.feed(b"".join(outbox.take("q")))
+    assert line.messages[-1] == copy
+    assert not outbox
+
+
+def test_what_is_not_a_copy_of_that_state_leaves_from_the_lane_of_copies() -> None:
+    codec, outbox, line = Codec(HeapFactory()), SendQueue(), Line()
+    other, own = (StateCopy(op, 1, 2, (), Completion(()), "c", heap(4 * MIB)) for op in ("q", "p"))
+    outbox.push(codec.encode(other))
+    outbox.push(codec.encode(own))
+    while outbox.may_leave("p"):
+        line.feed(b"".join(outbox.take("p")))
+    assert line.messages == [other]
+    assert outbox
+
+
 def test_each_lane_keeps_its_order() -> None:
     rng = random.Random(3)
     sent: list[Message] = []

@@ -112,9 +112,22 @@ WRITABLE_MIN, WRITABLE_MAX = -(1 << 63), (1 << 64) - 1
 
 class Encoded:
     """A message ready for any number of connections: metadata, and views of its payloads' bytes in the order
-    of the table; `sizes` are the bytes of each payload, which may lie in several views."""
+    of the table; `sizes` are the bytes of each payload, which may lie in several views. `state_of`: the
+    operator of whose state it is a copy; "" of all else."""
 
-    __slots__ = ("code", "data", "flags", "key", "lane", "metadata", "nbytes", "payloads", "sizes", "views")
+    __slots__ = (
+        "code",
+        "data",
+        "flags",
+        "key",
+        "lane",
+        "metadata",
+        "nbytes",
+        "payloads",
+        "sizes",
+        "state_of",
+        "views",
+    )
 
     def __init__(
         self,
@@ -124,8 +137,10 @@ class Encoded:
         payloads: tuple[Payload, ...],
         parts: Sequence[Sequence[memoryview]],
         flags: int,
+        state_of: str = "",
     ) -> None:
         self.code = code
+        self.state_of = state_of
         self.lane = lane
         self.metadata = metadata
         self.payloads = payloads  # kept: the key below holds their ids
@@ -214,6 +229,7 @@ class Codec:
             payloads,
             [views for _, views in described],
             frames.PAYLOAD if described else 0,
+            message.op if type(message) is messages.StateCopy else "",
         )
         if encoded.data > limits.payload_bytes_max:
             raise NotSendable(

@@ -91,6 +91,12 @@ class SendingOwner(Protocol):
         """The connection has something to write: call `flush` soon, once. Not called again before that."""
         ...
 
+    @property
+    def held_copies(self) -> str:
+        """The operator whose state's copies stay for now; "": none. When it changes to that, `Sending.go_on`
+        is called."""
+        ...
+
     def lost(self, sending: "Sending") -> None:
         """The connection is gone, welcomed or not. Called once."""
         ...
@@ -138,10 +144,14 @@ class Sending(asyncio.BufferedProtocol):
         (`SendQueue.push`)."""
         if not self.outbox.push(message):
             return False
+        self.go_on()
+        return True
+
+    def go_on(self) -> None:
+        """Have what may leave written with all else of this turn of the loop."""
         if not self._scheduled and not self._paused:
             self._scheduled = True
             self._owner.dirty(self)
-        return True
 
     def flush(self) -> None:
         """Write one turn of the outbox."""
@@ -149,7 +159,7 @@ class Sending(asyncio.BufferedProtocol):
         transport = self._transport
         if self._paused or transport is None or transport.is_closing():
             return
-        pieces = self.outbox.take()
+        pieces = self.outbox.take(self._owner.held_copies)
         if pieces:
             if len(pieces) == 1:
                 transport.write(pieces[0])
@@ -160,22 +170,22 @@ class Sending(asyncio.BufferedProtocol):
                 self._written.append(last)
                 if not self._paused:  # all of it has left
                     self._let_go()
-        self._go_on()
+        self._next_turn()
 
     def _let_go(self) -> None:
         for view in self._written:
             self._factory.sent(view)
         self._written.clear()
 
-    def _go_on(self) -> None:
+    def _next_turn(self) -> None:
         """After a write: the next turn of the outbox, unless the kernel has had enough."""
         if self._paused:
             return
-        if self.outbox:
+        if self.outbox.may_leave(self._owner.held_copies):
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self.flush)
-        elif self._idle is not None:
+        elif self._idle is not None and not self.outbox:
             self._idle.set_result(None)
             self._idle = None
 

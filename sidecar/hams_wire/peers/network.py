@@ -61,6 +61,10 @@ offence_said_s = 60.0
 offenders_max = 256
 """Peers of which it is remembered when they were last named."""
 
+copies_held_max_s = 0.1
+"""Copies of a state are held back no longer than this: less than the core waits until it asks again for one
+(`resend_after_s`)."""
+
 steady_s = 0.1
 """A connection that stood for less than this is flapping: it is not tried again at once."""
 
@@ -195,6 +199,8 @@ class PeerNetwork:
         self._last: tuple[Message, Encoded] | None = None
         self._dirty: list[Sending] = []
         self._holding = False
+        self._held = ""
+        self._held_until: asyncio.TimerHandle | None = None
         self._named = Named()
 
     # ---- life ----
@@ -225,6 +231,7 @@ class PeerNetwork:
     async def close(self, flush_s: float = 0.0) -> None:
         """Close everything, after giving queued messages up to `flush_s` to leave. No callback comes after
         that."""
+        self.release_copies()
         deadline = self._loop.time() + flush_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -485,6 +492,28 @@ class PeerNetwork:
         self._holding = False
         if self._dirty:
             self._flush()
+
+    @property
+    def held_copies(self) -> str:
+        """The operator whose state's copies stay for now; "": none."""
+        return "" if self._held_until is None else self._held
+
+    def hold_copies(self, op: str) -> None:
+        """Copies of this operator's state stay until `release_copies`, `copies_held_max_s` at most, and leave
+        the machine to what clients wait for."""
+        if self._held_until is None and not self._closing:
+            self._held = op
+            self._held_until = self._loop.call_later(copies_held_max_s, self.release_copies)
+
+    def release_copies(self) -> None:
+        """They leave again."""
+        if self._held_until is None:
+            return
+        self._held_until.cancel()
+        self._held_until = None
+        for peer in self._peers.values():
+            if peer.sending is not None and peer.sending.outbox:
+                peer.sending.go_on()
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []

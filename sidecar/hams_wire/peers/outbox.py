@@ -3,7 +3,7 @@
 Pure: messages in, pieces of bytes out. Urgent messages (notices, acknowledgements, control) go ahead of
 everything; the other lanes (log entries, records, tokens, copies) take turns by bytes, each in its own order,
 so none ever queues behind another. Payloads leave in chunks: an urgent message waits for one chunk at most,
-however large the message it overtakes.
+however large the message it overtakes. The copies of one state can be told to wait.
 
 Invariant: bytes and messages waiting per lane are bounded (`lane_bytes_max`, or one message if that is
 larger); what is above is not taken, and for the core that is a lost message, which it sends again if it must.
@@ -52,11 +52,12 @@ class _Queue:
 class SendQueue:
     """The messages that wait for one connection."""
 
-    __slots__ = ("_keys", "_queues", "_turn", "_urgent", "dropped", "messages", "repeated")
+    __slots__ = ("_copies", "_keys", "_queues", "_turn", "_urgent", "dropped", "messages", "repeated")
 
     def __init__(self) -> None:
         self._urgent = _Queue(Lane.URGENT)
         self._queues = [self._urgent, *(_Queue(lane) for lane in Lane if lane is not Lane.URGENT)]
+        self._copies = self._queues[Lane.COPIES]
         self._turn = 1
         self._keys: set[object] = set()
         self.messages = 0
@@ -65,6 +66,14 @@ class SendQueue:
 
     def __bool__(self) -> bool:
         return self.messages > 0
+
+    def may_leave(self, held: str = "") -> bool:
+        """Whether `take` has anything."""
+        return self.messages > (len(self._copies.messages) if self._copy_waits(held) else 0)
+
+    def _copy_waits(self, held: str) -> bool:
+        copies = self._copies.messages
+        return held != "" and bool(copies) and copies[0].state_of == held
 
     @property
     def nbytes(self) -> int:
@@ -95,15 +104,17 @@ class SendQueue:
         self.messages += 1
         return True
 
-    def take(self) -> list[Piece]:
-        """The next pieces to write, about a chunk; none if nothing waits."""
+    def take(self, held: str = "") -> list[Piece]:
+        """The next pieces to write, about a chunk; none if nothing may leave. Copies of the state of the
+        operator `held` stay, with what is behind them in their lane; one that has begun goes on later."""
         pieces: list[Piece] = []
         taken = self._emit(self._urgent, urgent_turn_bytes_max, pieces) if self._urgent.messages else 0
         if self.messages:
+            waits = self._copies if self._copy_waits(held) else None
             budget = limits.chunk_bytes
             for _ in range(len(self._queues) - 1):
                 queue = self._queues[self._turn]
-                if queue.messages:
+                if queue.messages and queue is not waits:
                     emitted = self._emit(queue, budget, pieces)
                     taken += emitted
                     budget -= emitted
