@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hams_graph.memory import held_bytes
 from hams_graph.wiring import called
-from hams_protocol.graph import FRONTEND, Graph, Join, Operator
-from hams_protocol.modes import Mode, ModePolicy
+from hams_protocol.graph import FRONTEND, Graph, Join, Mode, Operator
+from hams_protocol.modes import ModePolicy
 
 # Estimates that `hams validate` shows: resident memory on x86-64, Python 3.11; the first three after 100,000
 # requests (docs/performance.md).
