@@ -19,7 +19,7 @@ from hams_protocol.events import (
     TopologyLearnt,
 )
 from hams_protocol.knowledge import Knowledge
-from hams_protocol.messages import AskTopology, Heartbeat, Message, Suspect
+from hams_protocol.messages import AskTopology, Completion, Heartbeat, Message, StateCopy, Suspect
 from hams_protocol.topology import Topology
 from hams_wire.shell import FOREVER, Shell, break_report_after_s, network_silence_s
 
@@ -181,6 +181,15 @@ def test_a_heartbeat_goes_to_whom_nothing_else_was_sent():
     host.sent.clear()
     shell.beat()
     assert [peer for peer, _ in host.sent] == ["a-2", "b-1", "m-1", "m-2"]
+
+
+def test_a_copy_of_a_state_is_no_sign_of_life_for_it_may_be_held_back():
+    copy = StateCopy("a", 1, 2, (), Completion(()), "c")
+    shell, _, host = shell_of(Scripted(lambda event: [Send("b-1", copy)] if event == Tick() else []))
+    shell.feed(Tick())
+    shell.turn()
+    shell.beat()
+    assert [message for peer, message in host.sent if peer == "b-1"] == [copy, Heartbeat(0)]
 
 
 def test_a_silent_peer_is_told_to_the_managers_once():
