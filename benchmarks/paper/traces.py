@@ -130,8 +130,8 @@ def batches(lines: Sequence[Note]) -> Iterator[tuple[int, float, list[str]]]:
 @dataclass(frozen=True)
 class Unstored:
     """What an operator has run since its newest stored state. `batches`: how many. `seconds`: what they took
-    on the model. `stored`: how many states it has stored so far, and `early` how many of these before as many
-    batches had run since the one before as it is asked to store a state after."""
+    on the model. `stored`: how many states it has stored so far. `early`: how many of these were captured
+    fewer batches after the one before than it is asked to wait."""
 
     batches: int
     seconds: float

@@ -113,7 +113,7 @@ def _describe(op: Operator) -> OperatorDescription:
     )
 
 
-def note_of(mode: Mode) -> str | None:
+def mode_warning(mode: Mode) -> str | None:
     """The warning of a mode that protects less than NonStop, or is a baseline; None for NonStop."""
     policy = ModePolicy.of(mode)
     if not policy.replicates:
@@ -132,8 +132,8 @@ def _notes(graph: Graph) -> list[str]:
     optional = {item.name for item in data.inputs if item.optional}
     used: set[str] = set()
     policy = ModePolicy.of(data.mode)
-    if (surprise := note_of(data.mode)) is not None:
-        notes.append(surprise)
+    if (warning := mode_warning(data.mode)) is not None:
+        notes.append(warning)
     if data.frontend.replicas == 1:
         notes.append(
             "one frontend: accepted requests and kept replies are lost with it; Redundant stays False"

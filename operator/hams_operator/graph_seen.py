@@ -5,7 +5,7 @@ It asks nobody: what it knows is what the API server has answered to others.
 
 from dataclasses import dataclass
 
-from hams_graph.describe import note_of
+from hams_graph.describe import mode_warning
 from hams_operator.graph_status import (
     Condition,
     FailureInfo,
@@ -64,7 +64,7 @@ def status_of(seen: ClusterGraph) -> GraphStatus:
 def _of_mode(item: Json) -> tuple[str, ...]:
     """The warning of the graph's mode; none of a mode that is not known here."""
     mode = next((mode for mode in Mode if mode == item.get("spec", {}).get("mode")), Mode.NON_STOP)
-    return tuple(filter(None, [note_of(mode)]))
+    return tuple(filter(None, [mode_warning(mode)]))
 
 
 def instances_of(seen: ClusterGraph) -> list[InstanceStatus]:

@@ -1,4 +1,4 @@
-"""The proxy as a process: what it is told wrongly becomes one line."""
+"""The proxy: what its process is told wrongly is one line, and copies of its state wait for its model."""
 
 from pathlib import Path
 from types import SimpleNamespace

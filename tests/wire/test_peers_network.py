@@ -162,6 +162,14 @@ def introduce(*peers: Peer) -> None:
         peer.network.set_members(members)
 
 
+async def connected(make: Make) -> tuple[Peer, Peer]:
+    """Two peers; the first one may send."""
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    return a, b
+
+
 # ---- the normal case ----
 
 
@@ -226,9 +234,7 @@ async def test_a_notice_overtakes_a_record_of_100_MB(make: Make) -> None:
 
 
 async def test_copies_that_wait_come_after_what_was_sent_later(make: Make) -> None:
-    a, b = await make("a"), await make("b")
-    introduce(a, b)
-    await a.until_up("b")
+    a, b = await connected(make)
     a.network.hold_copies("p")
     a.network.send("b", copy(8 * MIB))
     a.network.send("b", record(1, heap(8 * MIB)))
@@ -243,9 +249,7 @@ async def test_copies_that_wait_come_after_what_was_sent_later(make: Make) -> No
 
 async def test_copies_wait_for_a_bounded_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "copies_held_max_s", 0.01)
-    a, b = await make("a"), await make("b")
-    introduce(a, b)
-    await a.until_up("b")
+    a, b = await connected(make)
     a.network.hold_copies("p")
     a.network.send("b", copy(1))
     a.network.hold_copies("p")
@@ -255,9 +259,7 @@ async def test_copies_wait_for_a_bounded_time(make: Make, monkeypatch: pytest.Mo
 
 async def test_what_is_held_back_has_not_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "copies_held_max_s", 600.0)
-    a, b = await make("a"), await make("b")
-    introduce(a, b)
-    await a.until_up("b")
+    a, b = await connected(make)
     a.network.hold_copies("p")
     a.network.send("b", copy(1))
     sending = a.network._peers["b"].sending
@@ -273,9 +275,7 @@ async def test_what_is_held_back_has_not_left(make: Make, monkeypatch: pytest.Mo
 
 async def test_a_network_that_closes_holds_nothing_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "copies_held_max_s", 600.0)
-    a, b = await make("a"), await make("b")
-    introduce(a, b)
-    await a.until_up("b")
+    a, b = await connected(make)
     a.network.hold_copies("p")
     a.network.send("b", copy(20 * MIB))
     await a.network.close(flush_s=30)

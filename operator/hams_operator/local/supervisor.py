@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hams_graph.describe import note_of
+from hams_graph.describe import mode_warning
 from hams_history import lines as history
 from hams_operator.graph_status import GraphStatus, View
 from hams_operator.learning import learning
@@ -317,7 +317,7 @@ class Supervisor(Instances):
         if self._history is not None:
             places.append(("the history", self._history))
         lacks = (_full(what, path) for what, path in places)
-        return tuple(filter(None, (note_of(self.graph.data.mode), *lacks)))
+        return tuple(filter(None, (mode_warning(self.graph.data.mode), *lacks)))
 
     # -- what is wanted --------------------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class Encoded:
         payloads: tuple[Payload, ...],
         parts: Sequence[Sequence[memoryview]],
         flags: int,
-        state_of: str = "",
+        state_of: str,
     ) -> None:
         self.code = code
         self.state_of = state_of
