@@ -4,6 +4,7 @@ same JSON for programs."""
 import argparse
 import difflib
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ Result = dict[str, object]
 counted_max = 100_000
 """Kills, clients or pairs of windows: more take weeks."""
 
+seed_max = 999_999_999
+DIGITS_MAX = 18
+SHOWN_CHARS = 60
+
 seconds_max = 3600.0
 """Of one window."""
 
@@ -21,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """`--out` and `--output`, which every measurement has."""
     parser.add_argument(
         "--out",
-        type=Path,
+        type=out_file,
         default=None,
         metavar="FILE.json",
         help="write the measurement there, and a plot of it to FILE.svg",
@@ -34,10 +39,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def out_file(text: str) -> Path:
+    """A file that can be written, which is found out before anything is measured. Makes its folder."""
+    path = Path(text)
+    if path.suffix != ".json":
+        raise argparse.ArgumentTypeError(f"expected a file FILE.json, found {text!r}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file FILE.json, found a folder: {path}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        for file in (path, path.with_suffix(".svg")):
+            if file.exists():
+                file.open("r+b").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot be written: {path}: {error.strerror or error}") from None
+    return path
+
+
 def counted(text: str) -> int:
     """How many of something are measured: of none there is no median."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:7]) <= counted_max):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {counted_max}, found {text!r}")
+    return whole("a whole number", text, 1, counted_max)
+
+
+def seed(text: str) -> int:
+    """Decides what is drawn."""
+    return whole("a whole number", text, 0, seed_max)
+
+
+def whole(what: str, text: str, least: int, most: int) -> int:
+    """A whole number between two others, or what was expected instead, for argparse."""
+    digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    if not (digits and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(
+            f"expected {what} from {least} to {most}, found {text[:SHOWN_CHARS]!r}"
+        )
     return int(text)
 
 

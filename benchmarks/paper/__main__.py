@@ -14,7 +14,7 @@ import uvloop
 
 from benchmarks.chain import machine
 from benchmarks.paper import breakdown, divergence, estimate, overhead, recovery
-from benchmarks.paper.files import as_json, deliver_part
+from benchmarks.paper.files import as_json, check_folder, deliver_part
 from benchmarks.paper.goals import ENDS, MODES_IN_ORDER
 from benchmarks.paper.peers import measure
 from benchmarks.paper.running import Failed
@@ -24,10 +24,12 @@ from benchmarks.paper.services import (
     SERVICES,
     Service,
     Settings,
+    Times,
+    in_short,
     read_times,
     too_little_memory,
 )
-from benchmarks.report import Result, add_options, counted, one_of, rows_of, seconds, several
+from benchmarks.report import Result, add_options, counted, one_of, rows_of, seconds, seed, several, whole
 from hams_operator.local.capacity import cores
 from hams_operator.local.supervisor import CannotStart
 
@@ -42,6 +44,9 @@ MODES_OF = {
     "divergence": MODES,
 }
 """Modes of a part, where none are named; of all others the two ends."""
+
+rows_max = 1024
+"""Of a batch."""
 
 KILLS = 10
 PAIRS = 6
@@ -107,6 +112,8 @@ class Run:
         """The settings of a part with its largest batch, as cells of a state grow with their rows, and its
         largest states."""
         settings = self.settings_of(part)
+        if part in SIZED:
+            return replace(settings, bytes=max(overhead.BYTES))
         if part == "batches":
             return replace(settings, batch=max(self.batches))
         if part == "overhead" and self.eased and set(self.loads) == {"Sat"}:
@@ -182,18 +189,23 @@ ALL = "all"
 REAL = "real"
 EMULATED_ONLY = {"scale": "it varies the size of states", "divergence": "it adds noise to a model's sums"}
 """Parts that real networks cannot run."""
+SIZED = ("scale",)
+"""Parts that decide themselves how large states are."""
+
 PEERS = "peers"
 """Part of all where Ray Serve is installed."""
 
 WINDOWS = ("overhead", "batches", "ablations", "scale", "peers")
 USED_BY = {
     "services": [part for part in PARTS if part != "divergence"],
+    "modes": [part for part in PARTS if part != "peers"],
     "loads": ["overhead"],
     "batch": [part for part in PARTS if part != "batches"],
-    "bytes": [part for part in PARTS if part != "scale"],
+    "bytes": [part for part in PARTS if part not in SIZED],
     "kills": ["recovery", "correlated", "divergence"],
     "pairs": WINDOWS,
     "window_s": [*WINDOWS, "breakdown"],
+    "seed": WINDOWS,
 }
 """Options that not all parts use."""
 SHORTENED = ("loads", "kills", "pairs", "window_s")
@@ -231,9 +243,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         run = _run(options)
+        parts = [part for part in _parts(options) if run.services_of(part)]
+        if options.out is not None:
+            check_folder(options.out, parts)
     except ValueError as error:
         parser.error(str(error))
-    parts, failed = [part for part in _parts(options) if run.services_of(part)], []
+    failed = []
     times = {part: takes_s(part, run) for part in parts}
     each = ", ".join(f"{part} {estimate.said(took)}" for part, took in times.items())
     print(f"about {estimate.said(sum(times.values()))}: {each}", file=sys.stderr, flush=True)
@@ -250,11 +265,15 @@ def main(arguments: list[str] | None = None) -> int:
             "command": " ".join(["hams bench paper", *(arguments or [])]),
             "rows": rows,
         }
-        deliver_part(part, results, options)
+        try:
+            deliver_part(part, results, options)
+        except (OSError, ValueError) as error:  # the next part may fit, or somebody makes room
+            print(f"part {part} was measured and not written: {error}", file=sys.stderr, flush=True)
+            failed.append(part)
     if options.output == "json" and results:
         print(as_json(results), flush=True)
     if failed:
-        print(f"failed: {', '.join(failed)}; the other parts are measured", file=sys.stderr)
+        print(f"failed: {', '.join(failed)}; the other parts are measured and written", file=sys.stderr)
     measured = [row for result in results.values() for row in rows_of(result)]
     lost = any(row.get("ok") is False or (row.get("failed") and "kills" in row) for row in measured)
     return int(bool(failed) or lost)
@@ -334,7 +353,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--pairs", type=counted, default=None, help=f"pairs of windows ({PAIRS})")
     parser.add_argument("--window-s", type=seconds, default=None, help=f"length of a window ({WINDOW_S:g})")
-    parser.add_argument("--seed", type=int, default=1, help="draws which graph begins a pair of windows (1)")
+    parser.add_argument(
+        "--seed", type=seed, default=None, help="draws which graph begins a pair of windows (1)"
+    )
     return parser
 
 
@@ -391,12 +412,14 @@ def _run(options: argparse.Namespace) -> Run:
     if options.models == REAL:
         _check_real(options)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
+    _check_times(options, times, names)
+    seed_given = 1 if options.seed is None else options.seed
     services = [SERVICES[name] for name in names]
     window_s = options.window_s or WINDOW_S
     plan = (
-        overhead.Plan(2, 3.0, 0.5, options.seed)
+        overhead.Plan(2, 3.0, 0.5, seed_given)
         if options.short
-        else overhead.Plan(options.pairs or PAIRS, window_s, min(1.0, window_s / 4), options.seed)
+        else overhead.Plan(options.pairs or PAIRS, window_s, min(1.0, window_s / 4), seed_given)
     )
     run = Run(
         services,
@@ -410,17 +433,41 @@ def _run(options: argparse.Namespace) -> Run:
         1 if options.short else options.kills,
         options.states,
     )
-    needs = [
-        (service, mode, run.largest_of(part))
-        for part in _parts(options)
-        for mode in run.modes_of(part)
-        for service in run.services_of(part)
-    ]
-    if not needs:
-        raise ValueError(f"part {options.part} measures none of {', '.join(names)}")
-    if (said := too_little_memory(needs)) is not None:
-        raise ValueError(said)
+    _check_memory(options, run)
     return run
+
+
+def _check_memory(options: argparse.Namespace, run: Run) -> None:
+    """Raises ValueError if a part's states are larger than the machine, or if none of its services was asked
+    for."""
+    measured = [part for part in _parts(options) if run.services_of(part)]
+    if not measured:
+        known = ", ".join(
+            service.name
+            for service in replace(run, services=list(SERVICES.values())).services_of(options.part)
+        )
+        raise ValueError(f"--services: part {options.part} measures {known} only")
+    for part in measured:
+        needs = [
+            (service, mode, run.largest_of(part))
+            for mode in run.modes_of(part)
+            for service in run.services_of(part)
+        ]
+        if (said := too_little_memory(needs, sized=part in SIZED)) is not None:
+            raise ValueError(said)
+
+
+def _check_times(options: argparse.Namespace, times: Times, names: Sequence[str]) -> None:
+    """Raises ValueError for device times that no operator would wait for."""
+    if options.times is None:
+        return
+    if options.pace == "none":
+        raise ValueError("--times: with --pace none operators wait for no device time; leave one of them out")
+    if not set(times) & set(names):
+        raise ValueError(
+            f"--times {options.times}: has times of {', '.join(times) or 'no service'}; measured are "
+            f"{', '.join(names)}"
+        )
 
 
 def _check_used(options: argparse.Namespace) -> None:
@@ -449,19 +496,17 @@ def _check_real(options: argparse.Namespace) -> None:
 def _part_of_one(text: str) -> float:
     try:
         value = float(Fraction(text))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         value = 0.0
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(
-            f"expected a part such as 1/8, above 0 and at most 1, found {text!r}"
+            f"expected a part such as 1/8, above 0 and at most 1, found {in_short(text)}"
         )
     return value
 
 
 def _rows(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"expected rows from 1 to 1024, found {text!r}")
-    return int(text)
+    return whole("rows", text, 1, rows_max)
 
 
 if __name__ == "__main__":

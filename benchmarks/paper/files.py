@@ -6,7 +6,7 @@ in one file for each part, and the page is made anew of all of them.
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,32 @@ def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     return [*placed, *fresh.values()]
 
 
+def check_folder(out: Path, parts: Iterable[str]) -> None:
+    """Whether the rows of these parts can be taken into the folder beside `out`. Raises ValueError."""
+    folder = out.with_suffix("")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {out}: its rows go into the folder {folder}, which is a file")
+    for part in parts:
+        _rows_before(folder / f"{part}.json")
+
+
+def _rows_before(file: Path) -> Result:
+    """What earlier runs have left of a part. Raises ValueError if that cannot be read."""
+    if not file.is_file():
+        return {"rows": []}
+    try:
+        before = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file}: expected rows of earlier runs, found {error}; move it away") from None
+    if not isinstance(before, dict) or not isinstance(before.get("rows"), list):
+        raise ValueError(f"{file}: expected rows of earlier runs, found no `rows`; move it away")
+    return before
+
+
 def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Namespace) -> None:
     """What was just measured, the last of `results`: its table is printed. With `--out FILE.json` all results
     are written there, and the plot of the first part beside it; the part is taken into the folder FILE, and
-    the page there made anew."""
+    the page there made anew. Raises OSError, and ValueError if what lies there cannot be read."""
     if options.output != "json":
         print("\n".join(table_of(part, rows_of(results[part])).text()), flush=True)
     if options.out is None:
@@ -92,7 +114,7 @@ def _take_in(part: str, result: Result, folder: Path) -> None:
     """Rows into their places among those of earlier runs."""
     folder.mkdir(exist_ok=True)
     file = folder / f"{part}.json"
-    before = json.loads(file.read_text()) if file.is_file() else {"rows": []}
+    before: Any = _rows_before(file)
     machine: Any = result["machine"]
     name = machine_name(machine)
     more = {"machine": name, "measured": machine["at"], "command": result["command"], **code(machine)}

@@ -5,6 +5,7 @@ run meets none; it misses one only if the lower bound does. Likewise of times af
 result; what was not measured says so. All rows are of one machine: others do not compare.
 """
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,7 @@ class Goal:
 
 
 def goals(rows: Rows) -> list[Goal]:
-    """All of them, in the order of the evaluation's section 10."""
+    """All of them, in the order of the page."""
     return [
         *_order(rows),
         *_latency(rows),
@@ -228,12 +229,14 @@ def _cell(what: str, row: Row | None, field: str, most: float | None) -> Goal:
 
 
 def _order(rows: Rows) -> Iterator[Goal]:
-    """Bare metal at most as slow as NonStop, that below the two ablations, and those below Remus, with
-    intervals of the ends apart."""
+    """Bare metal at most as slow as NonStop; the two ablations between the lower bound of NonStop and the
+    upper one of Remus, as all four are alike where nothing can be hidden; these two apart, by intervals."""
     both = (*rows.get("ablations", ()), *rows.get("overhead", ()))
     for service in ORDERED:
         what = f"{service}: order of modes, two batches under way (whole states)"
-        goal = "bare metal <= NonStop < S1, S2 <= Remus"
+        goal = (
+            "bare metal <= NonStop; both ablations between it and Remus, by intervals; NonStop < Remus, apart"
+        )
         mine = {
             mode: row
             for mode in MODES_IN_ORDER
@@ -302,7 +305,7 @@ def _time(what: str, most: float, mine: Sequence[Row]) -> Goal:
     goal, times = f"<= {most:g} ms", _times(mine)
     if not times:
         return Goal(what, goal, "", UNMEASURED)
-    median = times[len(times) // 2]
+    median = statistics.median(times)
     said = f"{median:.0f} ms over {_kills(times)}"
     if all(map(_killed_enough, mine)):
         return Goal(what, goal, said, MET if median <= most else MISSED)
@@ -334,10 +337,10 @@ def _run_again(rows: Rows) -> Iterator[Goal]:
         if not times:
             yield Goal(what, goal, "", UNMEASURED)
             continue
-        median = times[len(times) // 2]
+        median = statistics.median(times)
         beside = [row for row in chosen(recovery, service=service, mode="NonStop") if not _is_stateless(row)]
         other = _times(beside)
-        ratio = f", {median / other[len(other) // 2]:.1f} x NonStop" if other else ""
+        ratio = f", {median / statistics.median(other):.1f} x NonStop" if other else ""
         yield Goal(what, goal, f"{median:.0f} ms over {_kills(times)}{ratio}", _ran_again(mine))
 
 

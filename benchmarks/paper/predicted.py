@@ -17,6 +17,10 @@ Rows = Mapping[str, Sequence[Row]]
 SIZES_MIN = 3
 """A line through fewer sizes says nothing of how straight it is."""
 
+ONE_LINE = ("service", "mode", "kind", "models", "pace", "state", "states", "times", "batch",
+            "rows_per_request", "machine")  # fmt: skip
+"""What rows have in common through whose sizes one line goes."""
+
 ALLOWED_PERCENT = 2.0
 """The overhead over bare metal for which the size of states is given."""
 
@@ -63,8 +67,10 @@ def sizes(rows: Rows) -> Table:
 
 
 def _fits(scale: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    for key in dict.fromkeys((row["service"], row["mode"], row["kind"]) for row in scale):
-        mine = [row for row in scale if (row["service"], row["mode"], row["kind"]) == key]
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in scale:
+        groups.setdefault(tuple(row.get(name) for name in ONE_LINE), []).append(row)
+    for mine in groups.values():
         megabytes = np.array([_megabytes(row) for row in mine])
         if len(set(megabytes)) < SIZES_MIN:
             continue
@@ -73,7 +79,8 @@ def _fits(scale: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         residual = float(np.abs(fixed + slope * megabytes - added).max())
         allowed = ALLOWED_PERCENT / 100 * float(np.median([row["bare_ms"] for row in mine]))
         at = f"{max(allowed - fixed, 0.0) / slope:.0f}" if slope > 0 else ABSENT
-        yield (*key, str(len(mine)), f"{fixed:.1f}", f"{100 * slope:.1f}", f"{residual:.1f}", at)
+        said = tuple(str(mine[0][name]) for name in ("service", "mode", "kind"))
+        yield (*said, str(len(mine)), f"{fixed:.1f}", f"{100 * slope:.1f}", f"{residual:.1f}", at)
 
 
 def _megabytes(row: Row) -> float:

@@ -18,7 +18,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -194,7 +194,7 @@ async def _kill(
     operators = [operator for operator, _, _ in case.targets]
     lines = [note for name in operators for note in notes(traces, f"{name}-")]
     if first := all_recovered(lines, operators, struck_ns, dead, replays=again):
-        steps |= first
+        steps = no_later(steps, first.pop("learnt", None)) | first
         steps["resend"] = log.first_after(struck + first["recovered"]) - struck - first["recovered"]
     until = min(ended, struck + first.get("recovered", 0.0) + AROUND_S)
     before = [note for note in lines if note.at < struck_ns]
@@ -202,6 +202,17 @@ async def _kill(
         (_unstored(before, name, every) for name in states), key=lambda item: item.batches, default=None
     )
     return Kill(log.longest_gap_s(struck, until), quiet, log.slowest_s(struck, until), steps, least)
+
+
+def no_later(decided: Mapping[str, float], learnt: float | None) -> dict[str, float]:
+    """Detect and decide, in s, as this process saw the commits, which a busy machine tells it late: they came
+    before the new owner had learnt of them, by its trace."""
+    steps = dict(decided)
+    for step in ("detect", "decide"):
+        if step in steps and learnt is not None:
+            steps[step] = min(steps[step], learnt)
+            learnt -= steps[step]
+    return steps
 
 
 def summary(seen: Sequence[Kill]) -> dict[str, object]:

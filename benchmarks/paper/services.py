@@ -6,7 +6,6 @@ edges stay as they are in the example.
 
 import hashlib
 import json
-import math
 import os
 import sys
 import tempfile
@@ -206,6 +205,18 @@ def kind_of(request: tuple[InferTensor, ...]) -> str:
     return "train" if "train" in names else "infer" if "image" in names else "all"
 
 
+time_ms_max = 600_000
+"""Of one stage of an operator."""
+
+SHOWN_CHARS = 60
+
+
+def in_short(value: object) -> str:
+    """What was found, for a message of one line."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+
+
 def times_name(times: Times) -> str:
     """What tells device times apart: those of the examples, `light`, or a digest of others."""
     if not times or times == LIGHT:
@@ -225,20 +236,26 @@ def read_times(text: str) -> Times:
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--times {text}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: the 99th day of a month
         raise ValueError(f"--times {text}: expected YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict):
-        raise ValueError(f"--times {text}: expected services and their operators' times, found {loaded!r}")
+        raise ValueError(
+            f"--times {text}: expected services and their operators' times, found {in_short(loaded)}"
+        )
     return {service: _operators(text, service, given) for service, given in loaded.items()}
 
 
 def _operators(file: str, service: Any, given: Any) -> dict[str, tuple[float, float]]:
     if service not in SERVICES:
-        raise ValueError(f"--times {file}: expected a service of {', '.join(SERVICES)}, found {service!r}")
+        raise ValueError(
+            f"--times {file}: expected a service of {', '.join(SERVICES)}, found {in_short(service)}"
+        )
     graph = yaml.safe_load(SERVICES[service].file.read_text(encoding="utf-8"))
     known = [operator["name"] for operator in graph["spec"]["operators"]]
     if not isinstance(given, dict):
-        raise ValueError(f"--times {file}: {service}: expected operators and their times, found {given!r}")
+        raise ValueError(
+            f"--times {file}: {service}: expected operators and their times, found {in_short(given)}"
+        )
     times = {}
     for operator, value in given.items():
         where = f"--times {file}: {service}.{operator}"
@@ -246,11 +263,13 @@ def _operators(file: str, service: Any, given: Any) -> dict[str, tuple[float, fl
             raise ValueError(f"{where}: expected an operator of {', '.join(known)}")
         pair = value if isinstance(value, list) else [value, 0]
         sound = len(pair) == 2 and all(
-            isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item) and item >= 0
+            isinstance(item, int | float) and not isinstance(item, bool) and 0 <= item <= time_ms_max
             for item in pair
         )
         if not sound:
-            raise ValueError(f"{where}: expected [compute, update] in ms, 0 or more, found {value!r}")
+            raise ValueError(
+                f"{where}: expected [compute, update] in ms, from 0 to {time_ms_max}, found {in_short(value)}"
+            )
         times[operator] = (float(pair[0]), float(pair[1]))
     return times
 
@@ -286,9 +305,9 @@ def memory_needed(service: Service, mode: str, settings: Settings) -> int:
     return int(PROCESSES_BYTES + state * (1 if mode == BARE else COPIES) + state)
 
 
-def too_little_memory(needs: Sequence[tuple[Service, str, Settings]]) -> str | None:
+def too_little_memory(needs: Sequence[tuple[Service, str, Settings]], *, sized: bool) -> str | None:
     """What to tell whoever measures services, in a mode and with settings each, with states larger than the
-    machine."""
+    machine. `sized`: the part decides itself how large states are."""
     free = memory_available()
     service, mode, settings = max(needs, key=lambda need: memory_needed(*need))
     needed = memory_needed(service, mode, settings)
@@ -297,6 +316,8 @@ def too_little_memory(needs: Sequence[tuple[Service, str, Settings]]) -> str | N
     fits = next((part for part in SMALLER if memory_needed(service, mode, _of(settings, part)) <= free), None)
     if settings.models == "real":
         hint = "real networks have states of one size; --services leaves it out"
+    elif sized:
+        hint = "the part varies the size of states up to all of it; --services or --part leaves it out"
     elif fits is None:
         hint = (
             f"too little for states of any size, as the processes alone take {PROCESSES_BYTES / 1e9:.1f} GB"

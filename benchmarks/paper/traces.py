@@ -73,7 +73,8 @@ def recovered(
     lines: Sequence[Note], struck: int, dead: Collection[str], *, replays: bool = False
 ) -> dict[str, float]:
     """Of one operator's lines: seconds from a kill until an instance that was not hit starts its first batch,
-    and how long it loaded the state before, if it did. Empty if nobody has.
+    until it has learnt of the topology on which it does so, and how long it loaded the state before, if it
+    did. Empty if nobody has.
 
     `replays`: a new owner first runs again what its predecessor had run. It has recovered with the first
     batch that holds a request which nobody had finished before the kill.
@@ -90,6 +91,9 @@ def recovered(
     own = [note for note in after if note.who == first.who and note.at <= first.at]
     began = next((note.at for note in own if note.kind == "LoadState"), None)
     ended = next((note.at for note in own if note.kind == "Loaded" and began and note.at >= began), None)
+    learnt = [note.at for note in own if note.kind == "TopologyLearnt" and note.at <= (began or first.at)]
+    if learnt:
+        parts["learnt"] = (learnt[-1] - struck) / 1e9
     if began is not None and ended is not None:
         parts["load"] = (ended - began) / 1e9
     return parts

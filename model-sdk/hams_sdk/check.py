@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -57,6 +57,10 @@ RAISES_S = 20.0
 """Time after which no further line is tried."""
 UNKNOWN = 3
 """Exit status: the model raised on made-up data, which proves neither that it fits nor that it does not."""
+
+
+class _Stopped(Exception):
+    """The model cannot be captured or loaded, so nothing more can be tried."""
 
 
 class CheckReport:
@@ -149,7 +153,10 @@ def check(
             "`initialize` gets model.config"
         )
         return
-    _check_behaviour(engine, entrypoint, made, path, report)
+    try:
+        _check_behaviour(engine, entrypoint, made, path, report)
+    except _Stopped as stopped:
+        report.fail(str(stopped))
     if engine.fork_returned:
         report.fail(
             "a process that the model forked came back out of its code: end it with os._exit, or use "
@@ -177,13 +184,9 @@ def _check_behaviour(
     if not spec.stateful:
         _stateless(report, engine, entrypoint, after, path)
         return
-    try:
-        started = time.perf_counter()
-        image = image_of(engine)
-        seconds = time.perf_counter() - started
-    except Exception as error:  # noqa: BLE001 - `get` and `state_dict` are the model's code
-        report.fail(f"capture: {describe(error)}{at_place(place_of(error))}")
-        return
+    started = time.perf_counter()
+    image = _image(engine)
+    seconds = time.perf_counter() - started
     report.ok(f"capture took {_ms(seconds)} for {len(image):,} bytes")
     _constant(report, engine, at_first, image)
     now = fingerprint(model)
@@ -194,6 +197,27 @@ def _check_behaviour(
     ours = outputs_of(spec, run_all(engine, after))
     if _compare(report, image, ours, replays, before, now):
         _raise_and_undo(report, engine, image, after)
+
+
+@contextlib.contextmanager
+def _step(name: str) -> Iterator[None]:
+    """Around `get`, `set` and `state_dict`, the model's code. Raises _Stopped for all that they raise."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the model's code
+        raise _Stopped(f"{name}: {describe(error)}{at_place(place_of(error))}") from None
+
+
+def _image(engine: Engine) -> bytearray:
+    """The state as it is. Raises _Stopped."""
+    with _step("capture"):
+        return image_of(engine)
+
+
+def _load(engine: Engine, image: bytearray) -> None:
+    """Go back to a state that was captured. Raises _Stopped."""
+    with _step("load"):
+        engine.load(memoryview(image))
 
 
 def _leaves(image: bytearray) -> dict[str, tuple[int, bytes]]:
@@ -219,23 +243,21 @@ def _written_unknown(engine: Engine, before: bytearray) -> set[str]:
         memory.extend(bytes(nbytes))
         return memoryview(memory)
 
-    report = engine.state.capture_changed(base, space)
+    with _step("capture"):
+        report = engine.state.capture_changed(base, space)
     made = bytearray(before[: report.nbytes].ljust(report.nbytes, b"\0"))
     at = 0
     for index, number in report.changed or ():
         begin, end = index * size, min((index + number) * size, report.nbytes)
         made[begin:end] = memory[at : at + end - begin]
         at += end - begin
-    made_of, now = _leaves(made), _leaves(image_of(engine))
+    made_of, now = _leaves(made), _leaves(_image(engine))
     return {path for path in now if made_of.get(path) != now[path]}
 
 
 def _first_image(engine: Engine) -> bytearray:
-    """The state as `initialize` left it; empty where it cannot be captured, which is found later."""
-    try:
-        return image_of(engine) if engine.spec.stateful else bytearray()
-    except Exception:  # noqa: BLE001 - `get` and `state_dict` are the model's code
-        return bytearray()
+    """The state as `initialize` left it; empty where there is none."""
+    return _image(engine) if engine.spec.stateful else bytearray()
 
 
 def _constant(report: CheckReport, engine: Engine, before: bytearray, now: bytearray) -> None:
@@ -264,12 +286,12 @@ def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], ma
     times: list[float] = []
     early: set[str] = set()
     for batch in batches:
-        before_image = image_of(engine)
+        before_image = _image(engine)
         engine.state.is_base()
         before = leaf_digests(memoryview(before_image))
 
         def gate(before: dict[str, str] = before) -> None:
-            early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
+            early.update(_differing(before, leaf_digests(memoryview(_image(engine)))))
 
         started = time.perf_counter()
         result = engine.run(batch, gate)
@@ -294,7 +316,7 @@ def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], ma
             )
             return False
         if not result.updated:
-            early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
+            early.update(_differing(before, leaf_digests(memoryview(_image(engine)))))
     report.ok(
         f"outputs are as declared over {len(batches)} batches; a run took {_ms(statistics.median(times))} "
         "(median)"
@@ -476,9 +498,9 @@ def _raise_and_undo(
 ) -> None:
     """Batches that raise leave nothing behind: what is no part of an image (gradients, attributes)
     included."""
-    engine.load(memoryview(image))
+    _load(engine, image)
     clean = _seeded_outputs(engine, after)
-    engine.load(memoryview(image))
+    _load(engine, image)
     if not _same(clean, _seeded_outputs(engine, after)):
         report.note(
             "whether a batch that raises leaves something behind is not known: even with the global "
@@ -487,7 +509,7 @@ def _raise_and_undo(
         return
     module = type(engine.model).__module__
     counting = _Raising(module, at=0)
-    engine.load(memoryview(image))
+    _load(engine, image)
     with counting:
         engine.run(after[0], _open)
     step = max(1, -(-counting.lines // RAISES_MAX))
@@ -497,7 +519,7 @@ def _raise_and_undo(
     for at in range(counting.lines, 0, -step):
         if time.perf_counter() - started > RAISES_S:
             break
-        engine.load(memoryview(image))
+        _load(engine, image)
         before = fingerprint(engine.model)
         raising = _Raising(module, at)
         with raising, contextlib.redirect_stderr(io.StringIO()):
@@ -505,7 +527,7 @@ def _raise_and_undo(
         if result.units is not None:
             continue  # the model caught it, and went on
         if result.updated:
-            engine.load(memoryview(image))
+            _load(engine, image)
         left = {
             path for path in _differing(before, fingerprint(engine.model)) if not path.startswith(GENERATOR)
         }

@@ -406,20 +406,21 @@ class State:
             except _MALFORMED as error:
                 raise StateFault(f'state "{name}": the image cannot be read: {error!r}') from None
             if isinstance(holder, Opaque):
-                fits = isinstance(value, bytes)
-            elif isinstance(holder, np.ndarray):
-                fits = isinstance(value, np.ndarray) and (value.dtype, value.shape) == (
-                    holder.dtype,
-                    holder.shape,
-                )
-            elif is_tensor(holder):
-                fits = is_tensor(value) and (value.dtype, value.shape) == (holder.dtype, holder.shape)
+                expected, held = "bytes", _in_short(value)
+            elif isinstance(holder, np.ndarray) or is_tensor(holder):
+                expected, held = _in_short(holder), _in_short(value)
             else:
                 continue
-            if not fits:
-                raise StateFault(
-                    f'state "{name}": expected what fits a {_kind(holder)}, the image holds another value'
-                )
+            if held != expected:
+                raise StateFault(f'state "{name}": expected {expected}, the image holds {held}')
+
+
+def _in_short(value: Any) -> str:
+    """Its kind; of an array or a tensor datatype and shape, too."""
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        kind = "array" if isinstance(value, np.ndarray) else "tensor"
+        return f"{kind} {dtype_name(value)} {list(shape_of(value))}"
+    return type(value).__name__
 
 
 def read_header(data: memoryview) -> tuple[dict[str, Any], int]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -209,8 +209,11 @@ def test_what_cannot_be_measured_is_refused_with_a_sentence(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("SP: {o2: [.nan, 1]}", r"SP\.o2: expected \[compute, update\] in ms, 0 or more, found \[nan, 1\]"),
-        ("SP: {o2: [1, -2]}", r"SP\.o2: expected \[compute, update\] in ms, 0 or more"),
+        (
+            "SP: {o2: [.nan, 1]}",
+            r"SP\.o2: expected \[compute, update\] in ms, from 0 to 600000, found \[nan, 1\]",
+        ),
+        ("SP: {o2: [1, -2]}", r"SP\.o2: expected \[compute, update\] in ms, from 0 to 600000"),
         ("SP: {o2: [.inf, 0]}", r"SP\.o2: expected"),
         ("SP: {o2: fast}", r"SP\.o2: expected"),
         ("SP: {o2: true}", r"SP\.o2: expected"),
@@ -219,6 +222,9 @@ def test_what_cannot_be_measured_is_refused_with_a_sentence(
         ("SP: 3", "SP: expected operators and their times, found 3"),
         ("- 1", "expected services and their operators' times"),
         ("{", "expected YAML"),
+        ("[" * 3000, "expected YAML"),
+        ("SP: {o2: 2020-99-99}", r"t\.yaml: expected YAML: month must be in 1\.\.12"),
+        (f"SP: {{o2: 1{'0' * 400}}}", r"SP\.o2: expected .* found 10+\.\.\."),
     ],
 )
 def test_times_that_are_none_are_refused_with_their_place(tmp_path: Path, text: str, said: str) -> None:
@@ -242,9 +248,11 @@ def test_too_little_memory_is_told_with_what_is_needed_and_what_fits(
     said = capsys.readouterr().err
     assert "OLV in mode NonStop needs about 10.8 GB" in said
     assert "6.0 GB are free: --bytes 1/4 makes the states smaller" in said
-    assert services.too_little_memory([(SERVICES["OLV"], "NonStop", Settings(bytes=0.25))]) is None
+    assert (
+        services.too_little_memory([(SERVICES["OLV"], "NonStop", Settings(bytes=0.25))], sized=False) is None
+    )
     monkeypatch.setattr(services, "memory_available", lambda: 10**9)
-    told = services.too_little_memory([(SERVICES["OLV"], "NonStop", Settings())])
+    told = services.too_little_memory([(SERVICES["OLV"], "NonStop", Settings())], sized=False)
     assert told is not None
     assert "too little for states of any size, as the processes alone take 2.1 GB" in told
 
@@ -260,6 +268,11 @@ def test_memory_is_asked_for_what_is_measured_and_as_it_is(monkeypatch: pytest.M
         run_of()
     with pytest.raises(ValueError, match="real networks have states of one size; --services leaves it out"):
         run_of("--models", "real")
+    for arguments in (("--part", "scale"), ("--part", "all", "--bytes", "1/4")):
+        with pytest.raises(
+            ValueError, match=r"OLV .* part varies the size .* --services or --part leaves it out"
+        ):
+            run_of(*arguments)
 
 
 @pytest.mark.usefixtures("roomy")
@@ -272,7 +285,11 @@ def test_memory_is_asked_for_what_is_measured_and_as_it_is(monkeypatch: pytest.M
         ("--part batches --batch 8", "--batch: part batches does not use it; overhead, ablations, breakdown"),
         ("--part scale --bytes 1/2", "--bytes: part scale does not use it; overhead"),
         ("--part divergence --services SP", "--services: part divergence does not use it"),
-        ("--part correlated --services OLM", "part correlated measures none of OLM"),
+        ("--part correlated --services OLM", "--services: part correlated measures SP, AP only"),
+        ("--part peers --modes Remus", "--modes: part peers does not use it"),
+        ("--part breakdown --seed 4", "--seed: part breakdown does not use it"),
+        ("--times light --services SP", "--times light: has times of OLV; measured are SP"),
+        ("--times light --pace none", "--times: with --pace none operators wait for no device time"),
         ("--services SP,OLM,SP", "service SP is named twice"),
     ],
 )
@@ -309,6 +326,10 @@ def test_a_part_with_larger_batches_needs_their_memory(monkeypatch: pytest.Monke
         ("--pairs", "0", "expected a whole number from 1 to 100000, found '0'"),
         ("--pairs", "-1", "expected a whole number from 1 to 100000, found '-1'"),
         ("--window-s", "0", "expected seconds above 0 and at most 3600, found '0'"),
+        ("--batch", "0", "expected rows from 1 to 1024, found '0'"),
+        ("--batch", "9" * 5000, "expected rows from 1 to 1024, found '999"),
+        ("--bytes", "1e400", "expected a part such as 1/8, above 0 and at most 1, found '1e400'"),
+        ("--seed", "x", "expected a whole number from 0 to 999999999, found 'x'"),
         ("--window-s", "nan", "expected seconds above 0 and at most 3600, found 'nan'"),
     ],
 )
@@ -318,6 +339,58 @@ def test_of_nothing_there_is_no_median(
     with pytest.raises(SystemExit):
         command.main([f"{option}={value}"])
     assert f"argument {option}: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("", "expected a file FILE.json, found ''"),
+        ("plain", "expected a file FILE.json, found"),
+        ("plot.svg", "expected a file FILE.json, found"),
+        ("folder.json", "found a folder"),
+        ("file.txt/paper.json", "cannot be written"),
+        ("beside.json", "its rows go into the folder"),
+        ("broken.json", "overhead.json: expected rows of earlier runs"),
+    ],
+)
+@pytest.mark.usefixtures("roomy")
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str, said: str
+) -> None:
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file.txt").touch()
+    (tmp_path / "beside").touch()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/overhead.json").write_text('{"rows": ')
+    monkeypatch.setitem(command.PARTS, "overhead", _measures_nothing)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--out", str(tmp_path / out) if out else ""])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_part_that_cannot_be_written_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(part: str, results: object, options: object) -> None:
+        if part == "overhead":
+            raise OSError(28, "No space left on device")
+
+    async def nothing(run: object) -> list[dict[str, object]]:
+        return []
+
+    for part in ("overhead", "recovery"):
+        monkeypatch.setitem(command.PARTS, part, nothing)
+    monkeypatch.setattr(command, "deliver_part", full)
+    assert command.main(["--short", "--out", str(tmp_path / "paper.json")]) == 1
+    said = capsys.readouterr().err
+    assert "part overhead was measured and not written: [Errno 28] No space left on device" in said
+    assert "failed: overhead; the other parts are measured and written" in said
+
+
+def _measures_nothing(run: object) -> NoReturn:
+    raise AssertionError("nothing may be measured")
 
 
 def test_who_asks_for_ray_and_has_none_is_told_how_to_get_it(

@@ -456,7 +456,9 @@ PRIMARY = "SP: a stateful primary killed, recovered (median)"
 
 
 def test_recovery_is_judged_by_its_median_and_by_what_was_lost() -> None:
-    rows = {"recovery": [killed("SP", "o2 model", 30.0), killed("SP", "o4 both", 36.0, ok=False)]}
+    met = {"recovery": [killed("SP", "o2 model", 30.0), killed("SP", "o4 both", 36.0)]}
+    assert verdicts(met)[PRIMARY] == MET, "of an even number the mean of the two in the middle"
+    rows = {"recovery": [killed("SP", "o2 model", 30.0), killed("SP", "o4 both", 42.0, ok=False)]}
     said = verdicts(rows)
     assert said[PRIMARY] == MISSED
     assert said["failed, lost or doubled over all kills"] == MISSED
@@ -625,11 +627,13 @@ def test_recovered_is_when_another_instance_starts_its_first_batch() -> None:
     lines = trace(
         (5, "o2-1", "StartBatch 0/1"),
         (11, "o2-1", "StartBatch 0/1"),
+        (16, "o2-2", "TopologyLearnt generation 4"),
         (20, "o2-2", "LoadState"),
         (28, "o2-2", "Loaded"),
+        (33, "o2-2", "TopologyLearnt generation 5"),
         (40, "o2-2", "StartBatch 0/1"),
     )
-    assert recovered(lines, 10_000_000, {"o2-1"}) == {"recovered": 0.03, "load": 0.008}
+    assert recovered(lines, 10_000_000, {"o2-1"}) == {"recovered": 0.03, "load": 0.008, "learnt": 0.006}
     assert recovered(lines[:2], 10_000_000, {"o2-1"}) == {}
 
 

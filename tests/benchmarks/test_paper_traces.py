@@ -29,6 +29,22 @@ def test_neighbours_that_die_at_once_have_recovered_with_the_last_of_them() -> N
     assert all_recovered(NEIGHBOURS, ["o3"], 10_000_000, dead, replays=False) == {"recovered": 0.002}
 
 
+@pytest.mark.parametrize(
+    ("decided", "learnt", "steps"),
+    [
+        ({"detect": 0.091, "decide": 0.0}, 0.020, {"detect": 0.020, "decide": 0.0}),
+        ({"detect": 0.012, "decide": 0.030}, 0.020, {"detect": 0.012, "decide": 0.008}),
+        ({"detect": 0.012, "decide": 0.004}, 0.020, {"detect": 0.012, "decide": 0.004}),
+        ({"detect": 0.012}, None, {"detect": 0.012}),
+        ({}, 0.020, {}),
+    ],
+)
+def test_a_commit_came_before_its_new_owner_learnt_of_it(
+    decided: dict[str, float], learnt: float | None, steps: dict[str, float]
+) -> None:
+    assert recovery.no_later(decided, learnt) == pytest.approx(steps)
+
+
 def test_nothing_has_recovered_while_one_of_them_has_not() -> None:
     assert all_recovered(NEIGHBOURS[:3], ["o3", "o4"], 10_000_000, {"o3-1", "o4-1"}, replays=False) == {}
 

@@ -356,6 +356,33 @@ class BehindItsBack(Sessions):
         return result
 
 
+class Grows(Good):
+    """Its array gets another shape with the third batch, or with the one after all that are run first."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.grows_at = config.get("at", 3)
+        return super().initialize(config)
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        with update:
+            self.count += 1
+            if self.count == self.grows_at:
+                self.total.resize(3, refcheck=False)
+        return {"y": batch["x"]}
+
+
+class CannotBeCaptured(Good):
+    """What gives the count raises later."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        return {**super().initialize(config), "count": hams_sdk.Opaque(self.get_count, self.set_count)}
+
+    def get_count(self) -> bytes:
+        if self.count == 2:
+            raise RuntimeError("the count is locked")
+        return b"0"
+
+
 class NotConstant(Sessions):
     """Writes what it has declared constant."""
 

@@ -97,6 +97,8 @@ def test_a_model_that_fits_passes(run: Run) -> None:
             "read-only: write into a copy, as of `batch[name].copy()` (checked_models.py:",
         ),
         ("AsksForMore", 'FAIL  run on 1 row: no input "z"; inputs are x, text (checked_models.py:'),
+        ("Grows", 'FAIL  capture: state "total": expected <f4 [2], as initialize returned it, found <f4 [3]'),
+        ("CannotBeCaptured", "FAIL  capture: RuntimeError: the count is locked (checked_models.py:"),
         ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
     ],
 )
@@ -105,6 +107,13 @@ def test_what_does_not_fit_is_named(run: Run, name: str, says: str) -> None:
     assert says in report
     assert status == 1
     assert "Traceback" not in report
+
+
+def test_a_shape_that_changes_after_the_capture_is_told_as_one(run: Run) -> None:
+    status, report = run("Grows", config="{at: 6}")
+    assert 'StateFault: state "total": expected array <f4 [3], the image holds array <f4 [2]' in report
+    assert "Traceback" not in report
+    assert status == 1
 
 
 @pytest.mark.parametrize(
