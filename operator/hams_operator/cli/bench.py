@@ -3,6 +3,7 @@ in the repository this runs from, or in the current folder."""
 
 import ast
 import importlib
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def bench(arguments: list[str]) -> int:
     if name not in benchmarks:
         complain(f'no benchmark "{arguments[0]}"; there are: {", ".join(benchmarks)}', 2)
     sys.path.insert(0, str(root))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # `timeout` and others end a process so: the graph's processes and files go as after Ctrl-C.
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     module = f"benchmarks.{name}" if benchmarks[name].stem == name else f"benchmarks.{name}.__main__"
     result = importlib.import_module(module).main(arguments[1:])
     return result if isinstance(result, int) else 0

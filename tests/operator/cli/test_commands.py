@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -356,3 +357,38 @@ def test_a_start_in_a_home_that_is_no_folder_says_what_to_do(hams, options):
     )
     assert "Errno" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+CLEANS_UP = '''
+"""Cleans up."""
+import asyncio
+
+def main(arguments: list[str]) -> int:
+    async def wait():
+        try:
+            print("begun", flush=True)
+            await asyncio.Event().wait()
+        finally:
+            print("cleaned up", flush=True)
+    asyncio.run(wait())
+'''
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_benchmark_that_is_ended_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks/__init__.py").touch()
+    (tmp_path / "benchmarks/cleans.py").write_text(CLEANS_UP)
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from hams_operator.cli import bench\n"
+        f"bench._root = lambda: bench.Path({str(tmp_path)!r})\n"
+        "bench.bench(['cleans'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"begun\n"
+        run.send_signal(number)
+        assert b"cleaned up" in run.communicate(timeout=30)[0]
