@@ -13,14 +13,25 @@ from hams_load.inference import InferAnswer, InferTensor
 PAUSE_S = 0.01
 """Before a key is sent again that nobody has kept."""
 
+errors_max = 5
+ERROR_CHARS = 300
+
 
 class Answers(Log):
-    """What the clients saw. `differing`: keys that got another answer when they were sent again."""
+    """Of all clients. `differing`: keys that got another answer when they were sent again. `errors`: the first
+    ones, with their keys."""
 
     def __init__(self) -> None:
         super().__init__()
         self.differing: list[str] = []
         self.asked_again = 0
+        self.errors: list[str] = []
+
+    def failure(self, key: str, answer: InferAnswer) -> None:
+        """An answer that no client may get."""
+        self.failed += 1
+        if len(self.errors) < errors_max:
+            self.errors.append(f"{key}: {answer.status} {answer.error[:ERROR_CHARS]}")
 
 
 @contextlib.asynccontextmanager
@@ -39,7 +50,8 @@ async def asking(graph: Running, under_way: int, *, again: bool = False) -> Asyn
             asked = loop.time()
             answer = await _answered(graph, request, key, log)
             log.answered.append((asked, loop.time()))
-            log.failed += answer.status != 200
+            if answer.status != 200:
+                log.failure(key, answer)
             _counted(graph, request, answer, log)
             if again:
                 log.asked_again += 1

@@ -75,6 +75,7 @@ async def _mode(mode: str, settings: Settings, kills: int) -> dict[str, object]:
         "kills": kills,
         "requests": len(log.answered),
         "failed": log.failed,
+        "errors": log.errors,
         "asked_again": log.asked_again,
         "differing": len(log.differing),
         **verdict,

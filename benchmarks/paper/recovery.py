@@ -145,6 +145,7 @@ async def measured(
         **settings.said(),
         "requests": len(log.answered),
         "failed": log.failed,
+        "errors": log.errors,
     }
     return [{**shared, **row, **verdict} for row in rows]
 
