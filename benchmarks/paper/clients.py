@@ -18,8 +18,8 @@ ERROR_CHARS = 300
 
 
 class Answers(Log):
-    """Of all clients. `differing`: keys that got another answer when they were sent again. `errors`: the first
-    ones, with their keys."""
+    """Of all clients. `differing`: keys that got another answer when they were sent again. `errors`: of the
+    first answers that failed, with their keys."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -199,7 +199,11 @@ def lost(row: Row) -> str:
     if row["ok"]:
         broken = ", ".join(f"{name} {count}" for name, count in sorted(row.get("broken", {}).items()))
         return f"guilty, as expected: {broken}" if broken else "nothing"
-    said = [*row.get("errors", ()), *(f"counts of {name}: {text}" for name, text in row["wrong_counts"].items()), *row["violations"]]
+    said = [
+        *row.get("errors", ()),
+        *(f"counts of {name}: {text}" for name, text in row["wrong_counts"].items()),
+        *row["violations"],
+    ]
     return "SOMETHING: " + "; ".join(said[:3])
 
 

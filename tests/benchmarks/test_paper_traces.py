@@ -45,6 +45,25 @@ def test_a_commit_came_before_its_new_owner_learnt_of_it(
     assert recovery.no_later(decided, learnt) == pytest.approx(steps)
 
 
+def test_an_instance_runs_from_the_start_of_a_batch_until_its_end() -> None:
+    lines = trace(
+        (1, "o2-1", "StartBatch 0/1"),
+        (2, "o2-1", "BatchDone"),
+        (3, "o2-2", "StartBatch 0/1"),
+        (4, "o2-1", "StartBatch 0/2"),
+        (5, "o2-2", "BatchFailed"),
+    )
+    assert [recovery.runs(lines[:end], {"o2-1"}) for end in range(6)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not recovery.runs(lines, {"o2-2"})
+
+
 def test_nothing_has_recovered_while_one_of_them_has_not() -> None:
     assert all_recovered(NEIGHBOURS[:3], ["o3", "o4"], 10_000_000, {"o3-1", "o4-1"}, replays=False) == {}
 
