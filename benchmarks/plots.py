@@ -29,14 +29,23 @@ def cumulative(series: Mapping[str, Sequence[float]], unit: str, path: Path) -> 
 
 
 def lines(
-    x: Sequence[float], series: Mapping[str, Sequence[float]], across: str, unit: str, path: Path
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    across: str,
+    unit: str,
+    path: Path,
+    *,
+    ticks: Sequence[str] | None = None,
 ) -> None:
-    """A line for each name over the same `x`; the other axis begins at zero, so that what looks flat is
-    flat."""
+    """A line for each name over the same `x`; the other axis begins at zero or below, so that what looks flat
+    is flat. `ticks`: what to write at each `x`, which are doubled each time."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for name, values in series.items():
         axes.plot(x, values, marker=".", label=name)
-    axes.set_ylim(bottom=0)
+    if ticks is not None:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(x, ticks)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.set_xlabel(across)
     axes.set_ylabel(unit)
     axes.grid(alpha=0.3)
@@ -45,17 +54,28 @@ def lines(
     plt.close(figure)
 
 
-def stacked(labels: Sequence[str], layers: Mapping[str, Sequence[float]], unit: str, path: Path) -> None:
-    """One bar for each label, its layers one on the other."""
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    base = [0.0] * len(labels)
-    for name, values in layers.items():
-        axes.bar(range(len(labels)), values, 0.7, bottom=base, label=name)
-        base = [below + value for below, value in zip(base, values, strict=True)]
-    axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right", fontsize=8)
-    axes.set_ylabel(unit)
-    axes.grid(axis="y", alpha=0.3)
-    axes.legend(fontsize=8)
+def stacked(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], names: Sequence[str], unit: str, path: Path
+) -> None:
+    """For each panel one bar for each label, its layers (`names`) one on the other; each panel has a scale of
+    its own."""
+    size, widths = (1.5 + 1.4 * max(len(panels), 1), 4.5), [len(bars) for bars in panels.values()] or [1]
+    figure, all_axes = plt.subplots(
+        1, len(widths), figsize=size, layout="constrained", width_ratios=widths, squeeze=False
+    )
+    for axes, (title, bars_of) in zip(all_axes[0], panels.items(), strict=False):
+        base = [0.0] * len(bars_of)
+        for layer, name in enumerate(names):
+            values = [bar[layer] for bar in bars_of.values()]
+            axes.bar(range(len(values)), values, 0.7, bottom=base, label=name)
+            base = [below + value for below, value in zip(base, values, strict=True)]
+        axes.set_xticks(range(len(bars_of)), list(bars_of), rotation=60, ha="right", fontsize=8)
+        axes.set_title(title, fontsize=9)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.grid(axis="y", alpha=0.3)
+    all_axes[0][0].set_ylabel(unit)
+    if panels:
+        figure.legend(*all_axes[0][0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
     figure.savefig(path)
     plt.close(figure)
 

@@ -16,6 +16,7 @@ import contextlib
 import os
 import shutil
 import signal
+import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -224,7 +225,7 @@ def no_later(decided: Mapping[str, float], learnt: float | None) -> dict[str, fl
 
 def summary(seen: Sequence[Kill]) -> dict[str, object]:
     """Medians over the kills of one case, its slowest request, and every sample."""
-    usual = percentile([item.quiet for item in seen], 0.5)
+    usual = statistics.median([item.quiet for item in seen])
     steps = [item.steps for item in seen]
     runs = [item.unstored for item in seen if item.unstored is not None]
     unstored_runs: dict[str, object] = {
@@ -234,7 +235,7 @@ def summary(seen: Sequence[Kill]) -> dict[str, object]:
         "stored_early": sum(item.early for item in runs),
     }
     return {
-        "gap_ms": ms(percentile([item.gap - usual for item in seen], 0.5)),
+        "gap_ms": ms(statistics.median([item.gap - usual for item in seen])),
         "quiet_ms": ms(usual),
         "slowest_ms": ms(max(item.slowest for item in seen)),
         **{f"{step}_ms": _median_ms(steps, step) for step in STEPS},
@@ -324,7 +325,7 @@ async def _run_ahead(operator: str, traces: Path) -> None:
 
 def _median_ms(steps: Sequence[dict[str, float]], name: str) -> float | None:
     values = [parts[name] for parts in steps if name in parts]
-    return ms(percentile(values, 0.5)) if values else None
+    return ms(statistics.median(values)) if values else None
 
 
 async def recovery(

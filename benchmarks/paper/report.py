@@ -8,6 +8,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def write_page(folder: Path) -> None:
                 sections.append(_section(f"{title}{where}", html(table)))
     for part in filter(rows.get, TITLES):
         section = html(on_machines(table_of(part, rows[part]), rows[part]))
-        if part in ("overhead", "ablations"):
+        if part in ("overhead", "ablations", "batches", "scale"):  # the plot says it
             section = f"<details><summary>{len(rows[part])} rows</summary>{section}</details>"
         sections.append(_section(TITLES[part], _picture(folder, part), section))
     sections.append(_section("What needs a call of its own", MORE))
@@ -326,9 +327,7 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
     elif part in ("batches", "scale"):
         _draw_lines(part, rows, path)
     elif part == "breakdown":
-        labels = [f"{row['service']} {row['mode']}{_kind(row)}{_besides(row)}" for row in rows]
-        layers = {name: [row["parts_ms"].get(name, 0.0) for row in rows] for name in PARTS}
-        stacked(labels, layers, "ms of one batch", path)
+        _draw_parts(rows, path)
     elif part in ("recovery", "correlated"):
         _draw_grouped(rows, lambda row: row["recovered_ms"], "recovered, ms after the kill", path)
     elif part == "divergence":
@@ -341,6 +340,18 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
             for system in dict.fromkeys(row["system"] for row in rows)
         }
         bars(labels, groups, "ms of one batch, one under way", path)
+
+
+def _draw_parts(rows: Sequence[Row], path: Path) -> None:
+    """A panel for each service. Models take nearly all of a batch's time and hide the rest: they are left
+    out."""
+    names = [name for name in PARTS if name != "models"]
+    panels: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        panel = panels.setdefault(row["service"], {})
+        label = f"{row['mode']}{_kind(row)}{_besides(row)}"
+        panel[label] = [row["parts_ms"].get(name, 0.0) for name in names]
+    stacked(panels, names, "ms of one batch, models left out", path)
 
 
 def _kind(row: Row) -> str:
@@ -390,7 +401,8 @@ def _draw_lines(part: str, rows: Sequence[Row], path: Path) -> None:
     values = {(_line(row), row[field]): row["overhead_percent"]["value"] for row in rows}
     series = {name: [values.get((name, x), math.nan) for x in xs] for name in dict.fromkeys(map(_line, rows))}
     across = "rows of a batch" if part == "batches" else "part of the states' full size"
-    lines(xs, series, across, "latency over bare metal, %", path)
+    ticks = [str(x) if part == "batches" else str(Fraction(x).limit_denominator(1024)) for x in xs]
+    lines(xs, series, across, "latency over bare metal, %", path, ticks=ticks)
 
 
 def _line(row: Row) -> str:
