@@ -38,7 +38,7 @@ def lines(
     ticks: Sequence[str] | None = None,
 ) -> None:
     """A line for each name over the same `x`; the other axis begins at zero or below, so that what looks flat
-    is flat. `ticks`: what to write at each `x`, which are doubled each time."""
+    is flat. `ticks`: the text at each `x`, on a logarithmic axis then."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for name, values in series.items():
         axes.plot(x, values, marker=".", label=name)

@@ -15,8 +15,12 @@ counted_max = 100_000
 """Kills, clients or pairs of windows: more take weeks."""
 
 seed_max = 999_999_999
+
 DIGITS_MAX = 18
+"""Of a whole number: longer ones are not read at all."""
+
 SHOWN_CHARS = 60
+"""Of a wrong value, in a message."""
 
 seconds_max = 3600.0
 """Of one window."""
@@ -72,10 +76,14 @@ def whole(what: str, text: str, least: int, most: int) -> int:
     """A whole number between two others, or what was expected instead, for argparse."""
     digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
     if not (digits and least <= int(text) <= most):
-        raise argparse.ArgumentTypeError(
-            f"expected {what} from {least} to {most}, found {text[:SHOWN_CHARS]!r}"
-        )
+        raise argparse.ArgumentTypeError(f"expected {what} from {least} to {most}, found {in_short(text)}")
     return int(text)
+
+
+def in_short(value: object) -> str:
+    """A wrong value, for a message of one line."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
 
 
 def seconds(text: str) -> float:
@@ -139,7 +147,6 @@ def deliver(
     else:
         table(result)
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(text + "\n")
         plot(result, options.out.with_suffix(".svg"))
 

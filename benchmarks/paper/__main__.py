@@ -8,7 +8,6 @@ import argparse
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import uvloop
 
@@ -25,11 +24,21 @@ from benchmarks.paper.services import (
     Service,
     Settings,
     Times,
-    in_short,
     read_times,
     too_little_memory,
 )
-from benchmarks.report import Result, add_options, counted, one_of, rows_of, seconds, seed, several, whole
+from benchmarks.report import (
+    Result,
+    add_options,
+    counted,
+    in_short,
+    one_of,
+    rows_of,
+    seconds,
+    seed,
+    several,
+    whole,
+)
 from hams_operator.local.capacity import cores
 from hams_operator.local.supervisor import CannotStart
 
@@ -51,6 +60,7 @@ rows_max = 1024
 KILLS = 10
 PAIRS = 6
 WINDOW_S = 10.0
+SEED = 1
 
 
 @dataclass(frozen=True)
@@ -243,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         run = _run(options)
-        parts = [part for part in _parts(options) if run.services_of(part)]
+        parts = _measured_parts(options, run)
         if options.out is not None:
             check_folder(options.out, parts)
     except ValueError as error:
@@ -273,7 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.output == "json" and results:
         print(as_json(results), flush=True)
     if failed:
-        print(f"failed: {', '.join(failed)}; the other parts are measured and written", file=sys.stderr)
+        print(f"failed: {', '.join(failed)}; the other parts are done", file=sys.stderr)
     measured = [row for result in results.values() for row in rows_of(result)]
     lost = any(row.get("ok") is False or (row.get("failed") and "kills" in row) for row in measured)
     return int(bool(failed) or lost)
@@ -306,6 +316,16 @@ def _parts(options: argparse.Namespace) -> list[str]:
     if options.models == REAL:
         left_out |= EMULATED_ONLY.keys()
     return [part for part in PARTS if part not in left_out]
+
+
+def _measured_parts(options: argparse.Namespace, run: Run) -> list[str]:
+    """Those of which a service was asked for. Raises ValueError if there is none."""
+    parts = [part for part in _parts(options) if run.services_of(part)]
+    if not parts:
+        of_all = replace(run, services=list(SERVICES.values())).services_of(options.part)
+        names = ", ".join(service.name for service in of_all)
+        raise ValueError(f"--services: part {options.part} measures {names} only")
+    return parts
 
 
 async def _measured(part: Callable[[Run], Measured], run: Run) -> Rows:
@@ -354,7 +374,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=counted, default=None, help=f"pairs of windows ({PAIRS})")
     parser.add_argument("--window-s", type=seconds, default=None, help=f"length of a window ({WINDOW_S:g})")
     parser.add_argument(
-        "--seed", type=seed, default=None, help="draws which graph begins a pair of windows (1)"
+        "--seed", type=seed, default=None, help=f"draws which graph begins a pair of windows ({SEED})"
     )
     return parser
 
@@ -413,13 +433,13 @@ def _run(options: argparse.Namespace) -> Run:
         _check_real(options)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
     _check_times(options, times, names)
-    seed_given = 1 if options.seed is None else options.seed
+    drawn_by = SEED if options.seed is None else options.seed
     services = [SERVICES[name] for name in names]
     window_s = options.window_s or WINDOW_S
     plan = (
-        overhead.Plan(2, 3.0, 0.5, seed_given)
+        overhead.Plan(2, 3.0, 0.5, drawn_by)
         if options.short
-        else overhead.Plan(options.pairs or PAIRS, window_s, min(1.0, window_s / 4), seed_given)
+        else overhead.Plan(options.pairs or PAIRS, window_s, min(1.0, window_s / 4), drawn_by)
     )
     run = Run(
         services,
@@ -438,16 +458,8 @@ def _run(options: argparse.Namespace) -> Run:
 
 
 def _check_memory(options: argparse.Namespace, run: Run) -> None:
-    """Raises ValueError if a part's states are larger than the machine, or if none of its services was asked
-    for."""
-    measured = [part for part in _parts(options) if run.services_of(part)]
-    if not measured:
-        known = ", ".join(
-            service.name
-            for service in replace(run, services=list(SERVICES.values())).services_of(options.part)
-        )
-        raise ValueError(f"--services: part {options.part} measures {known} only")
-    for part in measured:
+    """Raises ValueError if a part's states are larger than the machine."""
+    for part in _measured_parts(options, run):
         needs = [
             (service, mode, run.largest_of(part))
             for mode in run.modes_of(part)
@@ -494,9 +506,10 @@ def _check_real(options: argparse.Namespace) -> None:
 
 
 def _part_of_one(text: str) -> float:
+    part, _, of = text.partition("/")
     try:
-        value = float(Fraction(text))
-    except (ValueError, ZeroDivisionError, OverflowError):
+        value = float(part) / float(of or "1")
+    except (ValueError, ZeroDivisionError):
         value = 0.0
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(

@@ -14,6 +14,8 @@ PAUSE_S = 0.01
 """Before a key is sent again that nobody has kept."""
 
 errors_max = 5
+"""Errors of one run that its rows tell."""
+
 ERROR_CHARS = 300
 
 

@@ -88,7 +88,6 @@ def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Nam
         print("\n".join(table_of(part, rows_of(results[part])).text()), flush=True)
     if options.out is None:
         return
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(as_json(results) + "\n")
     first = next(iter(results))
     draw(first, rows_of(results[first]), options.out.with_suffix(".svg"))
@@ -124,5 +123,7 @@ def _take_in(part: str, result: Result, folder: Path) -> None:
         "machines": {**before.get("machines", {}), name: machine},
         "rows": merged(rows_of(before), stamped),
     }
-    file.write_text(json.dumps(together, indent=1) + "\n")
+    fresh = file.with_suffix(".new")  # where the disk is full, the rows of earlier runs stay
+    fresh.write_text(json.dumps(together, indent=1) + "\n")
+    fresh.replace(file)
     draw(part, rows_of(together), folder / f"{part}.svg")

@@ -172,13 +172,15 @@ async def _case(
 
 @dataclass(frozen=True)
 class Kill:
-    """What was seen of one kill, in s. `quiet`: the longest gap before it. `slowest`: of single requests."""
+    """What was seen of one kill, in s. `quiet`: the longest gap before it. `slowest`: of single requests.
+    `running`: whether the target, if it was one, ran a batch."""
 
     gap: float
     quiet: float
     slowest: float
     steps: dict[str, float]
     unstored: Unstored | None = None
+    running: bool = False
 
 
 async def _kill(
@@ -209,7 +211,8 @@ async def _kill(
     least = min(
         (_unstored(before, name, every) for name in states), key=lambda item: item.batches, default=None
     )
-    return Kill(log.longest_gap_s(struck, until), quiet, log.slowest_s(struck, until), steps, least)
+    running = len(operators) == 1 and runs(before, dead)
+    return Kill(log.longest_gap_s(struck, until), quiet, log.slowest_s(struck, until), steps, least, running)
 
 
 def no_later(decided: Mapping[str, float], learnt: float | None) -> dict[str, float]:
@@ -238,6 +241,7 @@ def summary(seen: Sequence[Kill]) -> dict[str, object]:
         "gap_ms": ms(statistics.median([item.gap - usual for item in seen])),
         "quiet_ms": ms(usual),
         "slowest_ms": ms(max(item.slowest for item in seen)),
+        "while_running": sum(item.running for item in seen),
         **{f"{step}_ms": _median_ms(steps, step) for step in STEPS},
         **(unstored_runs if runs else {}),
         "samples_ms": {
@@ -298,7 +302,7 @@ async def _busy(operator: str, instances: Collection[str], traces: Path) -> None
     """Until one of these has a batch in its model. Of one that waits for work the clock would tell when work
     came: SA's o2 is idle for 1.3 of 1.5 s."""
     tail = Tail(traces, f"{operator}-", RUNS)
-    with contextlib.suppress(TimeoutError):  # it is hit as it is
+    with contextlib.suppress(TimeoutError):  # it is hit as it is, and the row says so
         async with asyncio.timeout(BUSY_S):
             while not runs(tail.notes(), instances):  # noqa: ASYNC110 # a file has no event for it
                 await asyncio.sleep(LOOK_S)
@@ -306,7 +310,7 @@ async def _busy(operator: str, instances: Collection[str], traces: Path) -> None
 
 def runs(lines: Sequence[Note], instances: Collection[str]) -> bool:
     """Whether one of these has begun a batch, and has not ended it."""
-    own = [note.kind for note in lines if note.who in instances]
+    own = [note.kind for note in lines if note.who in instances and note.kind in RUNS]
     return own[-1:] == ["StartBatch"]
 
 

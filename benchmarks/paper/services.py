@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.report import in_short
 from hams_graph.resource import Delta, in_flight_max
 from hams_load.inference import InferTensor, tensor
 from hams_operator.local.capacity import memory_available
@@ -207,14 +208,6 @@ def kind_of(request: tuple[InferTensor, ...]) -> str:
 
 time_ms_max = 600_000
 """Of one stage of an operator."""
-
-SHOWN_CHARS = 60
-
-
-def in_short(value: object) -> str:
-    """What was found, for a message of one line."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
 
 
 def times_name(times: Times) -> str:

@@ -418,8 +418,7 @@ class State:
 def _in_short(value: Any) -> str:
     """Its kind; of an array or a tensor datatype and shape, too."""
     if isinstance(value, np.ndarray) or is_tensor(value):
-        kind = "array" if isinstance(value, np.ndarray) else "tensor"
-        return f"{kind} {dtype_name(value)} {list(shape_of(value))}"
+        return f"{_kind(value)} {dtype_name(value)} {list(shape_of(value))}"
     return type(value).__name__
 
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from benchmarks.paper import __main__ as command
-from benchmarks.paper import estimate, overhead, services
+from benchmarks.paper import estimate, files, overhead, services
 from benchmarks.paper.files import deliver_part, merged
 from benchmarks.paper.overhead import compared
 from benchmarks.paper.paired import orders, rate, ratio_of_medians, ratio_of_rates, wander
@@ -328,6 +328,9 @@ def test_a_part_with_larger_batches_needs_their_memory(monkeypatch: pytest.Monke
         ("--window-s", "0", "expected seconds above 0 and at most 3600, found '0'"),
         ("--batch", "0", "expected rows from 1 to 1024, found '0'"),
         ("--batch", "9" * 5000, "expected rows from 1 to 1024, found '999"),
+        ("--bytes", "1e999999999", "expected a part such as 1/8"),
+        ("--bytes", "1/0", "expected a part such as 1/8"),
+        ("--bytes", "nan", "expected a part such as 1/8"),
         ("--bytes", "1e400", "expected a part such as 1/8, above 0 and at most 1, found '1e400'"),
         ("--seed", "x", "expected a whole number from 0 to 999999999, found 'x'"),
         ("--window-s", "nan", "expected seconds above 0 and at most 3600, found 'nan'"),
@@ -386,7 +389,24 @@ def test_a_part_that_cannot_be_written_does_not_end_the_others(
     assert command.main(["--short", "--out", str(tmp_path / "paper.json")]) == 1
     said = capsys.readouterr().err
     assert "part overhead was measured and not written: [Errno 28] No space left on device" in said
-    assert "failed: overhead; the other parts are measured and written" in said
+    assert "failed: overhead; the other parts are done" in said
+
+
+def test_a_disk_that_is_full_leaves_the_rows_of_earlier_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "overhead.json").write_text('{"rows": []}')
+    write = Path.write_text
+
+    def full(path: Path, text: str) -> int:
+        write(path, text[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = {"command": "hams bench paper", "machine": MACHINE, "rows": []}
+    with pytest.raises(OSError, match="No space"):
+        files._take_in("overhead", result, tmp_path)
+    assert (tmp_path / "overhead.json").read_text() == '{"rows": []}'
 
 
 def _measures_nothing(run: object) -> NoReturn:

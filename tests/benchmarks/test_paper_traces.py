@@ -52,12 +52,14 @@ def test_an_instance_runs_from_the_start_of_a_batch_until_its_end() -> None:
         (3, "o2-2", "StartBatch 0/1"),
         (4, "o2-1", "StartBatch 0/2"),
         (5, "o2-2", "BatchFailed"),
+        (6, "o2-1", "Tick"),
     )
-    assert [recovery.runs(lines[:end], {"o2-1"}) for end in range(6)] == [
+    assert [recovery.runs(lines[:end], {"o2-1"}) for end in range(7)] == [
         False,
         True,
         False,
         False,
+        True,
         True,
         True,
     ]
@@ -193,3 +195,8 @@ def test_a_row_has_the_slowest_single_request_and_what_was_to_be_run_again() -> 
     assert (row["unstored_batches"], row["unstored_ms"]) == (52, 1500.0)
     assert (row["stored"], row["stored_early"]) == (7, 1)
     assert "unstored_batches" not in summary([Kill(0.5, 0.1, 0.7, {})])
+
+
+def test_a_row_says_how_many_kills_hit_a_running_batch() -> None:
+    kills = [Kill(0.5, 0.1, 0.7, {}, running=running) for running in (True, False, True)]
+    assert summary(kills)["while_running"] == 2
