@@ -426,9 +426,9 @@ def _run(options: argparse.Namespace) -> Run:
         single_rows=options.rows_per_request == 1,
         times=times,
     )
+    _check_used(options)
     if options.part == "peers" and (said := measure.missing()) is not None:
         raise ValueError(said)
-    _check_used(options)
     if options.models == REAL:
         _check_real(options)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
