@@ -184,7 +184,12 @@ class GraphRun(Hits):
         return seen
 
     def instance_of(self, operator: str, role: str) -> str:
-        """An instance id. Roles: primary, backup, active; frontend and manager by their own name."""
+        """The first of `instances_of`."""
+        return self.instances_of(operator, role)[0]
+
+    def instances_of(self, operator: str, role: str) -> list[str]:
+        """Instance ids, one at least. Roles: primary, backup, active; frontend and manager by their own
+        name."""
         topology = self.known()
         members = {name: of for name, of in topology["members"].items() if name not in topology["revoked"]}
         if operator in ("frontend", "manager"):
@@ -196,14 +201,15 @@ class GraphRun(Hits):
             one = topology["sets"][operator]
             names = [one["primary"]] if role == "primary" else one["inSync"]
         assert names, f"no {role} of {operator} in {topology}"
-        return str(names[0])
+        return [str(name) for name in names]
 
     def pod_of(self, operator: str, role: str) -> str:
-        """The pod in which that instance runs."""
-        instance = self.instance_of(operator, role)
-        pod = pod_of(instance, list(self.pods()))
-        assert pod is not None, f"no pod for {instance}"
-        return str(pod)
+        """The pod in which such an instance runs: who has ended is a member until its lease ends."""
+        instances, pods = self.instances_of(operator, role), list(self.pods())
+        running = (pod for instance in instances if (pod := pod_of(instance, pods)) is not None)
+        pod = next(running, None)
+        assert pod is not None, f"no pod for any of {instances}"
+        return pod
 
     def objects(self) -> str:
         """Nodes, pods, endpoints and the last events as Kubernetes has them, for who reads of a failure."""
