@@ -2,7 +2,7 @@
 
 from kit import R0, R1, P, Rig, graph, of, op, primary_of, rset, topo, value
 
-from hams_protocol.effects import StartBatch
+from hams_protocol.effects import NoteDurable, Send, StartBatch
 from hams_protocol.events import ModelDied
 from hams_protocol.graph import FRONTEND, Mode, RecoverySpec, WhenUnprotected
 from hams_protocol.messages import Completion, Deliver, RecordAck
@@ -33,6 +33,16 @@ def test_outputs_are_held_until_their_version_is_durable_and_leave_without_depen
     assert [(one.token.request, one.token.deps) for one in sent] == [(R0, ())]
     sent = of(rig.get("q-2", RecordAck("q", 1, 2, 2)), Deliver)
     assert [(one.token.request, one.token.deps) for one in sent] == [(R1, ())]
+
+
+def test_a_version_is_called_durable_before_what_it_held_leaves():
+    """Seed 41003286: a primary died in between, and its history did not say why the output had left."""
+    rig = primary(Mode.REMUS, "q-2")
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.run()
+    kinds = [type(effect) for effect in rig.get("q-2", RecordAck("q", 1, 1, 1))]
+    assert kinds[0] is NoteDurable
+    assert Send in kinds
 
 
 def test_what_is_held_goes_with_the_epoch_in_which_it_was_made():

@@ -280,11 +280,12 @@ class Durability(Leader):
             return
         self.durable = target
         self._waiting_since = FOREVER if target >= self._seq else self._ctx.now
+        # Before what it releases: the history of one that dies in between says why that has left.
+        self._ctx.emit(NoteDurable(self.name, m.knowledge.topology.generation, self.epoch, target))
         notice = Durable((m.own_dep(self.epoch, target),))
         m.knowledge.announce(notice)
         self._release_durable()
         m.store.trim(target)
-        self._ctx.emit(NoteDurable(self.name, m.knowledge.topology.generation, self.epoch, target))
         if not m.by_receipt:
             self.notices.announce(notice)
         self._serve_joiners()
