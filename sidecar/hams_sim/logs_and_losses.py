@@ -156,6 +156,19 @@ def others_wait(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [lose(0.1, "Durable|Heartbeat", f"op:{up}", f"op:{down}", span - 0.3)]
 
 
+def stems_unsaid(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A state is lost and begins again from less than the one downstream has taken in. The primary of that
+    one, the last to hear of it, dies before it says so; its backup has applied what stems from the loss."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0.7, 1.1)
+    return [
+        hold(0.0, "StateRecord", f"op:{up}", f"op:{up}", 6.0, 6.0),
+        Fault(at, "kill-all", f"set:{up}"),
+        Fault(at, "slow-watch", f"primary:{down}", span_s=12.0, amount=1000.0),
+        kill(at + 0.3, f"primary:{down}", "NoteLost"),
+    ]
+
+
 def follower_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A follower of a shard dies as the last requests come: they wait until its owner has dropped it, for
     which it need not wait for a timer."""
@@ -264,6 +277,13 @@ LOGS_AND_LOSSES: dict[str, Scenario] = {
         shards=1,
         span_s=18.0,
         whole_s=limits.lost_recovers_s,
+    ),
+    "stems-unsaid": Scenario(
+        "who should say that a state stems from a loss dies",
+        ("pair", "sandwich"),
+        stems_unsaid,
+        span_s=7.0,
+        restarts=True,
     ),
     "follower-dies": Scenario(
         "a shard's follower dies", ("single", "pair", "relay"), follower_dies, frontends=2, shards=1

@@ -9,6 +9,8 @@ from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import (
     EnterUpdate,
+    Loss,
+    NoteApply,
     NoteDurable,
     NoteExec,
     NoteLost,
@@ -20,6 +22,7 @@ from hams_protocol.effects import (
 from hams_protocol.events import Captured, CasSettled, Drain, ModelDied
 from hams_protocol.graph import FRONTEND, Join, RecoverySpec, WhenLost
 from hams_protocol.messages import (
+    Completion,
     Deliver,
     Durable,
     Fence,
@@ -35,9 +38,12 @@ from hams_protocol.messages import (
     RoleReport,
     SlotAnswer,
     SlotQuery,
+    StateCopy,
+    StateRecord,
     Suspect,
 )
 from hams_protocol.recovery import ManagerMachine
+from hams_protocol.stateful import StatefulMachine
 from hams_protocol.topology import allow_restart
 
 
@@ -460,6 +466,38 @@ def test_a_state_that_holds_more_than_a_restarted_one_upstream_is_reported_and_g
     assert not of(effects, Stop), "it is not undone"
     again = topo(3, restarted, rset("r", "r-1"), rset("q", "q-1", "q-2"), revoked=("p-1", "p-2"))
     assert not of(rig.learn(again), NoteLost), "said once"
+
+
+def test_what_stems_from_a_loss_is_reported_before_it_is_called_durable():
+    """Killed in between it would have left a history in which what is lost is durable, and nobody says so."""
+    rig = downstream()
+    rig.get("p-1", Durable((Dep("p", 1, 5),)))
+    feed(rig, R0, p=dep("p", 1, 7))
+    restarted = replace(rset("p", "p-9", epoch=2, ends=((1, 5),)), restarted_in=2)
+    effects = rig.learn(topo(2, restarted, rset("r", "r-1"), rset("q", "q-1"), revoked=("p-1", "p-2")))
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(NoteLost) < kinds.index(NoteDurable)
+
+
+def test_a_backup_that_takes_over_reports_what_its_records_stem_from():
+    """Seed 100 of `stems-unsaid`: it knew no more of the lost state than what came back, and said nothing."""
+    data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
+    rig = Rig(StatefulMachine(data, "q", "q-2"))
+    rig.ready(P("state 0"))
+    before = rset("p", "p-1")
+    rig.learn(topo(1, before, rset("q", "q-1", joining=("q-2",))))
+    rig.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
+    rig.learn(topo(2, before, rset("q", "q-1", "q-2")))
+    rig.get("p-1", Durable((Dep("p", 1, 0),)))
+    rig.get("q-1", StateRecord("q", 1, 1, 0, dep("p", 1, 1) + dep("q", 1, 1), (), "c1", P("state 1")))
+    restarted = replace(rset("p", "p-9", epoch=2, ends=((1, 0),)), restarted_in=2)
+    assert of(rig.learn(topo(3, restarted, rset("q", "q-1", "q-2"), revoked=("p-1",))), NoteApply)
+    taken = rset("q", "q-2", epoch=2, ends=((1, 1),))
+    effects = rig.learn(topo(4, restarted, taken, revoked=("p-1", "q-1")))
+    (note,) = of(effects, NoteLost)
+    assert (note.kind, note.op, note.epoch, note.version) == (Loss.STEMS, "q", 2, 1)
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(NoteLost) < kinds.index(NoteDurable)
 
 
 def test_a_state_that_holds_no_more_than_a_restarted_one_upstream_has_nothing_to_report():

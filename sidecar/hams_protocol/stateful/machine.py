@@ -439,8 +439,6 @@ class StatefulMachine(Vertex):
             if primary.is_tainted():
                 self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)
                 return
-            if not self.mode.replays:
-                self._report_beyond(primary)
             self.purge_units()
             primary.after_purge()
         if not self._stopped:
@@ -448,7 +446,9 @@ class StatefulMachine(Vertex):
 
     def _report_beyond(self, primary: Primary) -> None:
         """Upstream a state was lost and began again from less than this one may stem from: that is not
-        undone, but said."""
+        undone, but said, before anything leaves that counts as durable by that loss."""
+        if self.mode.replays or primary.is_tainted():
+            return
         for name in self.graph.stateful_upstream[self.operator.name]:
             replica_set = self.knowledge.set_of(name)
             if replica_set.restarted_in <= self._reported.get(name, 0):
@@ -504,6 +504,7 @@ class StatefulMachine(Vertex):
 
     def _as_primary(self, replica_set: ReplicaSet) -> None:
         if self.primary is not None and self.epoch == replica_set.epoch:
+            self._report_beyond(self.primary)
             self.primary.members_named(replica_set)
             return
         if not self._resume_former(replica_set):
@@ -532,6 +533,7 @@ class StatefulMachine(Vertex):
         )
         primary = Primary(self, replica_set)
         self.become(primary)
+        self._report_beyond(primary)
         primary.promoted()
         self._adopt_early_acks()
 
@@ -643,6 +645,7 @@ class StatefulMachine(Vertex):
                     self.instance,
                 )
             )
+        self._report_beyond(primary)
         primary.advance()
 
     def _from_checkpoint(self, replica_set: ReplicaSet, end: int) -> None:
@@ -669,6 +672,7 @@ class StatefulMachine(Vertex):
         generation = self.knowledge.topology.generation
         note = NoteFailover(copy.op, generation, replica_set.epoch, copy.version, self.instance)
         self.ctx.emit(note)
+        self._report_beyond(primary)
         primary.promoted()
         return primary
 

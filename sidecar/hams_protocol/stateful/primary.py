@@ -154,17 +154,23 @@ class Primary(Role):
 
     def holds_more_than(self, restarted: ReplicaSet) -> bool:
         """Whether the state may stem from versions that another operator has lost and not got back. What was
-        durable is no entry any more, so the announced watermark tells; who took the state over has heard of
-        none, and cannot exclude it.
+        durable is no entry any more, so the announced watermark tells; who has heard of none cannot exclude
+        it. A backup that takes over finds what was not durable in its records.
         """
+        m = self._m
         end = restarted.end_of(restarted.restarted_in - 1) or 0
-        mark = self._m.knowledge.watermark(restarted.name)
-        if self._m.version <= 0:
+        mark = m.knowledge.watermark(restarted.name)
+        if m.version <= 0:
             return False
+        vectors = (self._execution.deps, *(version.record.deps for version in m.store.versions))
         return (
             mark is None
             or mark.seq > end
-            or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
+            or any(
+                dep.op == restarted.name and dep.epoch < restarted.restarted_in and dep.seq > end
+                for deps in vectors
+                for dep in deps
+            )
         )
 
     def promoted(self) -> None:

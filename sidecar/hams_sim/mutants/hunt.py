@@ -76,6 +76,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "stopped-manager-does-not-doubt": ("stopped-managers",),
     "rolled-back-is-replaced": ("late-poison",),
     "stopped-keeper-ends": ("keeper-unawares",),
+    "stems-unsaid": ("stems-unsaid",),
     "dead-keeper-is-needed": ("crosswise",),
     "fetches-for-ever": ("keeper-hurt",),
     "ack-without-value-id": ("stale-acks",),

@@ -446,6 +446,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "stems-unsaid": Mutant(
+        "a backup that takes over does not look for what was lost upstream in the records that it holds",
+        "7.2",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary.holds_more_than",
+                "(self._execution.deps, *(version.record.deps for version in m.store.versions))",
+                "(self._execution.deps,)",
+            ),
+        ),
+    ),
     "kept-pending": Mutant(
         "a former primary reports its newest record though its dependencies are pending",
         "7.2",
