@@ -479,6 +479,16 @@ def test_what_stems_from_a_loss_is_reported_before_it_is_called_durable():
     assert kinds.index(NoteLost) < kinds.index(NoteDurable)
 
 
+def test_what_an_earlier_loss_took_is_reported_though_the_last_one_began_again_with_more():
+    """The primary hears of two losses at once: the first one's end was 5, the second one's 9."""
+    rig = downstream()
+    rig.get("p-1", Durable((Dep("p", 1, 5),)))
+    feed(rig, R0, p=dep("p", 1, 7))
+    twice = replace(rset("p", "p-9", epoch=3, ends=((1, 5), (2, 9))), restarted_in=3)
+    effects = rig.learn(topo(3, twice, rset("r", "r-1"), rset("q", "q-1"), revoked=("p-1", "p-2", "p-8")))
+    assert [note.kind for note in of(effects, NoteLost)] == [Loss.STEMS]
+
+
 def test_a_backup_that_takes_over_reports_what_its_records_stem_from():
     """Seed 100 of `stems-unsaid`: it knew no more of the lost state than what came back, and said nothing."""
     data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))

@@ -153,24 +153,28 @@ class Primary(Role):
         return self._execution.deps
 
     def holds_more_than(self, restarted: ReplicaSet) -> bool:
-        """Whether the state may stem from versions that another operator has lost and not got back. What was
-        durable is no entry any more, so the announced watermark tells; who has heard of none cannot exclude
-        it. A backup that takes over finds what was not durable in its records.
+        """Whether the state may stem from versions that another operator has lost and not got back, the last
+        time or one before. What was durable is no entry any more, so the announced watermark tells; who has
+        heard of none, or of a later epoch, cannot exclude it. A backup that takes over finds what was not
+        durable in its records.
         """
         m = self._m
-        end = restarted.end_of(restarted.restarted_in - 1) or 0
-        mark = m.knowledge.watermark(restarted.name)
         if m.version <= 0:
             return False
+        last = restarted.restarted_in - 1
+
+        def came_back(epoch: int) -> int:
+            since = min(epoch, last)
+            return min((end for of, end in restarted.ends if since <= of <= last), default=0)
+
+        mark = m.knowledge.watermark(restarted.name)
+        if mark is None or mark.seq > came_back(mark.epoch):
+            return True
         vectors = (self._execution.deps, *(version.record.deps for version in m.store.versions))
-        return (
-            mark is None
-            or mark.seq > end
-            or any(
-                dep.op == restarted.name and dep.epoch < restarted.restarted_in and dep.seq > end
-                for deps in vectors
-                for dep in deps
-            )
+        return any(
+            dep.op == restarted.name and dep.epoch <= last and dep.seq > came_back(dep.epoch)
+            for deps in vectors
+            for dep in deps
         )
 
     def promoted(self) -> None:
