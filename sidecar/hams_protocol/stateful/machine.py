@@ -455,10 +455,7 @@ class StatefulMachine(Vertex):
                 continue
             self._reported[name] = replica_set.restarted_in
             if primary.holds_more_than(replica_set):
-                why = (
-                    f"it stems from more of {name} than version "
-                    f"{replica_set.end_of(replica_set.restarted_in - 1) or 0}, from which that began again"
-                )
+                why = f"it may stem from versions of {name} that were lost and did not come back"
                 self.ctx.emit(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
 
     def _take_role(self) -> None:
