@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
 
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd
 
@@ -20,6 +21,17 @@ ASK_S = 1.0
 
 LOOK_S = 0.02
 """Between two questions who leads."""
+
+
+class Member(Protocol):
+    """Of an etcd."""
+
+    @property
+    def endpoint(self) -> str:
+        """The URL it answers at."""
+
+
+M = TypeVar("M", bound=Member)
 
 
 @contextlib.asynccontextmanager
@@ -43,7 +55,7 @@ class CutOff:
         if etcd is None:
             return cls(None, None)
         async with asyncio.timeout(within_s):
-            while (leader := await _leader(etcd.members)) is None:  # noqa: ASYNC110
+            while (leader := await leader_of(etcd.members)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
         return cls(etcd, leader)
 
@@ -59,23 +71,40 @@ class CutOff:
         others = [member for member in self._etcd.members if member is not self._leader]
         try:
             async with asyncio.timeout(within_s):
-                while await _leader(others) is None:  # noqa: ASYNC110
+                while await leader_of(others) is None:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         finally:
             self._leader.signal(signal.SIGCONT)
 
 
-async def _leader(members: Sequence[EtcdProcess]) -> EtcdProcess | None:
-    """The one of `members` that says that it leads."""
-    said = await asyncio.gather(*(asyncio.to_thread(_leads, member.endpoint) for member in members))
-    return next((member for member, leads in zip(members, said, strict=True) if leads), None)
+class Said(NamedTuple):
+    """What a member says of itself."""
+
+    term: int
+    leads: bool
 
 
-def _leads(endpoint: str) -> bool:
+async def leader_of(members: Sequence[M]) -> M | None:
+    """The one of `members` that says that it leads, and of whose term nobody knows a later one.
+
+    A leader that went on after it had hung says so too until it hears of the next one.
+    """
+    asked = [asyncio.to_thread(ask, member.endpoint) for member in members]
+    said = await asyncio.gather(*asked)
+    last = max(one.term for one in said)
+    return next(
+        (member for member, one in zip(members, said, strict=True) if one.leads and one.term == last),
+        None,
+    )
+
+
+def ask(endpoint: str) -> Said:
+    """What the member there says of itself: of term 0 if it says nothing within ASK_S."""
     request = urllib.request.Request(f"{endpoint}/v3/maintenance/status", b"{}")
     try:
         with urllib.request.urlopen(request, timeout=ASK_S) as answer:
             status = json.load(answer)
     except (OSError, HTTPException, ValueError):
-        return False
-    return bool(status.get("leader") == status["header"]["member_id"])
+        return Said(0, False)
+    leads = status.get("leader") == status["header"]["member_id"]
+    return Said(int(status["raftTerm"]), bool(leads))
