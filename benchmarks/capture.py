@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.chain import machine
 from benchmarks.plots import bars
-from benchmarks.report import Result, add_options, deliver, ms, rows_of
+from benchmarks.report import Result, add_options, counted, deliver, ms, rows_of, whole
 from hams_sdk import chunks, cuda
 from hams_sdk.state import State
 
@@ -24,6 +24,9 @@ LEAVES = 32
 WARM_UP = 3
 MIB_MIN = 8
 """Smaller states have hardly a chunk in each tensor."""
+
+mib_max = 1 << 16
+"""Larger states are in no machine's memory three times."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +88,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench capture", description=__doc__)
     add_options(parser)
-    parser.add_argument("--mib", type=int, default=512, help="of the state")
-    parser.add_argument("--captures", type=int, default=15, help="of each kind, of which the median is said")
+    parser.add_argument("--mib", type=_mib, default=512, help="of the state")
+    parser.add_argument(
+        "--captures", type=counted, default=15, help="of each kind, of which the median is said"
+    )
     options = parser.parse_args(arguments)
-    if options.mib < MIB_MIN or options.captures < 1:
-        parser.error(f"expected a state of at least {MIB_MIN} MiB and one capture")
     rows = list(measured(options.mib << 20, options.captures))
     result: Result = {"bench": "capture", "machine": machine(), "mib": options.mib, "rows": rows}
     deliver(result, options, _table, _plot)
     return 0
+
+
+def _mib(text: str) -> int:
+    return whole("MiB", text, MIB_MIN, mib_max)
 
 
 def measured(nbytes: int, captures: int) -> Iterator[dict[str, object]]:

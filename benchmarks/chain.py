@@ -26,7 +26,7 @@ from fastapi import FastAPI, Request, Response
 from benchmarks.graphs import one_frontend
 from benchmarks.http_load import closed_loop, infer_request, post
 from benchmarks.plots import bars
-from benchmarks.report import Result, add_options, deliver, rows_of
+from benchmarks.report import Result, add_options, deliver, rows_of, seconds
 from hams_graph import load
 from hams_load.traffic import percentile
 from hams_operator.graph_status import awaited
@@ -52,10 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="a few seconds in all: does it run, and is it in the right range?",
     )
-    parser.add_argument("--seconds", type=float, default=5.0, help="per cell")
+    parser.add_argument("--seconds", type=seconds, default=5.0, help="per cell")
     options = parser.parse_args(arguments)
-    seconds = 1.0 if options.short else options.seconds
-    deliver(uvloop.run(measure(seconds)), options, print_table, plot)
+    each_s = 1.0 if options.short else options.seconds
+    deliver(uvloop.run(measure(each_s)), options, print_table, plot)
     return 0
 
 
@@ -180,6 +180,7 @@ def machine() -> dict[str, object]:
     return {
         "cores": os.cpu_count(),
         "processor": _processor(),
+        "gpu": _gpu(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -213,6 +214,13 @@ def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.machine())
+
+
+def _gpu() -> str:
+    """What the driver calls the first one; "" where there is none."""
+    described = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    lines = described[0].read_text().splitlines() if described else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Model:")), "")
 
 
 def title(row: dict[str, Any]) -> str:

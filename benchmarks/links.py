@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.report import out_file, seconds
 from hams_operator.controller.certificates import Subject, fresh_authority, issue
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.messages import Deliver, Heartbeat, Kind, Message, Meta, Token
@@ -33,8 +34,8 @@ SIZES = (0, 4096, 1 << 20)
 def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench links", description=__doc__)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per cell")
+    parser.add_argument("--out", type=out_file, default=None)
+    parser.add_argument("--seconds", type=seconds, default=3.0, help="per cell")
     parser.add_argument(
         "--echo", nargs="?", type=Path, const=None, default=False, metavar="DIR", help="be the other end"
     )

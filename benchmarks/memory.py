@@ -20,12 +20,15 @@ from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.judged import odd
 from benchmarks.plots import lines
-from benchmarks.report import Result, add_options, deliver, rows_of
+from benchmarks.report import Result, add_options, deliver, rows_of, whole
 from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import SchedulePolicy
 
 ROUNDS = 10
+requests_max = 100_000_000
+"""More take weeks."""
+
 POLICIES = tuple([policy.value for policy in SchedulePolicy])
 KINDS = ("proxy", "frontend", "manager", "model", "payloads")
 
@@ -35,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("hams bench memory", description=__doc__)
     add_options(parser)
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--requests", type=_requests, default=100_000)
     parser.add_argument(
         "--policy", choices=POLICIES, default=POLICIES[0], help="batch.policy of all operators"
     )
@@ -43,6 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     result = uvloop.run(measure(10_000 if options.short else options.requests, options.policy))
     deliver(result, options, print_table, plot)
     return 1 if result["failed"] or result["wrong_counts"] else 0
+
+
+def _requests(text: str) -> int:
+    return whole("requests", text, ROUNDS, requests_max)
 
 
 def operators_of(policy: str) -> list[str]:

@@ -29,6 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import seconds
+
 PERIOD_US = 100_000
 """A quota is given per this long, as Kubernetes does."""
 REPLACED_MAX = 3
@@ -275,7 +277,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.0, help="of one core, for the whole graph")
     parser.add_argument("--loops", type=int, default=0, help="busy loops beside it")
     parser.add_argument("--port", type=int, default=18477, help="and the next one")
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=seconds, default=300.0)
     parser.add_argument("--keep", action="store_true", help="leave logs and history where they are")
     given = parser.parse_args()
     if bool(given.share) == bool(given.loops):

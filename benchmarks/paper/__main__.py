@@ -16,17 +16,18 @@ from benchmarks.paper import breakdown, divergence, estimate, overhead, recovery
 from benchmarks.paper.files import as_json, check_folder, deliver_part
 from benchmarks.paper.goals import ENDS, MODES_IN_ORDER
 from benchmarks.paper.peers import measure
-from benchmarks.paper.running import Failed
+from benchmarks.paper.running import Failed, has_gpu
 from benchmarks.paper.services import (
+    BARE,
     FULL_BATCH,
     MODES,
     SERVICES,
     Service,
     Settings,
-    Times,
     read_times,
     too_little_memory,
 )
+from benchmarks.paper.tables import PARTS_MAX
 from benchmarks.report import (
     Result,
     add_options,
@@ -255,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
         run = _run(options)
         parts = _measured_parts(options, run)
         if options.out is not None:
-            check_folder(options.out, parts)
+            check_folder(options.out)
     except ValueError as error:
         parser.error(str(error))
     failed = []
@@ -351,7 +352,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--modes",
-        type=several("mode", list(MODES)),
+        type=_modes,
         default=None,
         help=f"of {','.join(MODES)} (default: {','.join(ENDS)}; part ablations: all but LineageStash; "
         "recovery and divergence: all)",
@@ -406,10 +407,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=_rows, default=None, help=f"rows of a batch ({FULL_BATCH})")
     parser.add_argument(
         "--rows-per-request",
-        type=int,
-        choices=(1, 64),
-        default=64,
-        help="1: a batch is as many requests of one row",
+        type=_rows,
+        default=None,
+        help="1: a batch is as many requests of one row (default: one request)",
     )
     parser.add_argument("--times", default=None, metavar="FILE", help="device times, or `light`")
 
@@ -423,7 +423,7 @@ def _run(options: argparse.Namespace) -> Run:
         state=options.state,
         bytes=1.0 if options.bytes is None else options.bytes,
         batch=options.batch or FULL_BATCH,
-        single_rows=options.rows_per_request == 1,
+        single_rows=_single_rows(options),
         times=times,
     )
     _check_used(options)
@@ -432,7 +432,6 @@ def _run(options: argparse.Namespace) -> Run:
     if options.models == REAL:
         _check_real(options)
     names = options.services or (SHORT if options.short else tuple(SERVICES))
-    _check_times(options, times, names)
     drawn_by = SEED if options.seed is None else options.seed
     services = [SERVICES[name] for name in names]
     window_s = options.window_s or WINDOW_S
@@ -453,8 +452,17 @@ def _run(options: argparse.Namespace) -> Run:
         1 if options.short else options.kills,
         options.states,
     )
+    _check_times(options, run)
     _check_memory(options, run)
     return run
+
+
+def _single_rows(options: argparse.Namespace) -> bool:
+    """Whether a batch is many requests. Raises ValueError if it is neither that nor one."""
+    rows, batch = options.rows_per_request, options.batch or FULL_BATCH
+    if rows not in (None, 1, batch):
+        raise ValueError(f"--rows-per-request: expected 1 or a batch's {batch}, found {rows}")
+    return bool(rows == 1)
 
 
 def _check_memory(options: argparse.Namespace, run: Run) -> None:
@@ -469,16 +477,18 @@ def _check_memory(options: argparse.Namespace, run: Run) -> None:
             raise ValueError(said)
 
 
-def _check_times(options: argparse.Namespace, times: Times, names: Sequence[str]) -> None:
+def _check_times(options: argparse.Namespace, run: Run) -> None:
     """Raises ValueError for device times that no operator would wait for."""
+    times = run.settings.times
     if options.times is None:
         return
     if options.pace == "none":
         raise ValueError("--times: with --pace none operators wait for no device time; leave one of them out")
+    parts = _measured_parts(options, run)
+    names = [name for name in SERVICES if any(SERVICES[name] in run.services_of(part) for part in parts)]
     if not set(times) & set(names):
         raise ValueError(
-            f"--times {options.times}: has times of {', '.join(times) or 'no service'}; measured are "
-            f"{', '.join(names)}"
+            f"--times {options.times}: has times of {', '.join(times)}; measured are {', '.join(names)}"
         )
 
 
@@ -495,7 +505,7 @@ def _check_used(options: argparse.Namespace) -> None:
 
 
 def _check_real(options: argparse.Namespace) -> None:
-    """Raises ValueError for what real networks have no setting of."""
+    """Raises ValueError for what real networks have no setting of, and without a GPU for what takes one."""
     if options.bytes not in (None, 1.0):
         raise ValueError(
             "--bytes: real networks have states of one size; leave it out, or have --models emulated"
@@ -503,6 +513,19 @@ def _check_real(options: argparse.Namespace) -> None:
     for part in _parts(options):
         if part in EMULATED_ONLY:
             raise ValueError(f"part {part} needs --models emulated: {EMULATED_ONLY[part]}")
+    if options.batch != 1 and not has_gpu():
+        raise ValueError(
+            "--models real: expected a GPU, found none that torch can use; --batch 1 shows on a CPU whether "
+            "they run"
+        )
+
+
+def _modes(text: str) -> tuple[str, ...]:
+    if BARE in text.split(","):
+        raise argparse.ArgumentTypeError(
+            f"{BARE} is bare metal, which every mode is measured beside; expected some of {', '.join(MODES)}"
+        )
+    return several("mode", list(MODES))(text)
 
 
 def _part_of_one(text: str) -> float:
@@ -511,9 +534,9 @@ def _part_of_one(text: str) -> float:
         value = float(part) / float(of or "1")
     except (ValueError, ZeroDivisionError):
         value = 0.0
-    if not 0 < value <= 1:
+    if not 1 / PARTS_MAX <= value <= 1:
         raise argparse.ArgumentTypeError(
-            f"expected a part such as 1/8, above 0 and at most 1, found {in_short(text)}"
+            f"expected a part such as 1/8, from 1/{PARTS_MAX} to 1, found {in_short(text)}"
         )
     return value
 

@@ -165,7 +165,7 @@ async def _rows(service: Service, mode: str, settings: Settings, seconds: float)
         "service": service.name,
         "mode": mode,
         "case": "breakdown",
-        **settings.said(),
+        **settings.said(service.name),
         "pairs": 1,
         "window_s": seconds,
         "states_ms": {

@@ -70,7 +70,7 @@ async def _mode(mode: str, settings: Settings, kills: int) -> dict[str, object]:
         "service": SERVICE.name,
         "mode": mode,
         "case": "divergence",
-        **settings.said(),
+        **settings.said(SERVICE.name),
         "noise": NOISE,
         "kills": kills,
         "requests": len(log.answered),

@@ -6,11 +6,13 @@ in one file for each part, and the page is made anew of all of them.
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.report import draw, write_page
+from benchmarks.paper.report import draw, read_all, write_page
+from benchmarks.paper.stored import result_in
 from benchmarks.paper.tables import machine_name, table_of
 from benchmarks.report import Result, rows_of
 
@@ -58,26 +60,23 @@ def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     return [*placed, *fresh.values()]
 
 
-def check_folder(out: Path, parts: Iterable[str]) -> None:
-    """Whether the rows of these parts can be taken into the folder beside `out`. Raises ValueError."""
+def check_folder(out: Path) -> None:
+    """Whether rows can be taken into the folder beside `out`, and the page be made of all that lie there.
+    Raises ValueError."""
     folder = out.with_suffix("")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {out}: its rows go into the folder {folder}, which is a file")
-    for part in parts:
-        _rows_before(folder / f"{part}.json")
-
-
-def _rows_before(file: Path) -> Result:
-    """What earlier runs have left of a part. Raises ValueError if that cannot be read."""
-    if not file.is_file():
-        return {"rows": []}
     try:
-        before = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file}: expected rows of earlier runs, found {error}; move it away") from None
-    if not isinstance(before, dict) or not isinstance(before.get("rows"), list):
-        raise ValueError(f"{file}: expected rows of earlier runs, found no `rows`; move it away")
-    return before
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        for file in (*folder.glob("*.svg"), *folder.glob("*.html")):
+            file.open("r+b").close()
+    except OSError as error:
+        raise ValueError(
+            f"--out {out}: its rows go into the folder {folder}: {error.strerror or error}"
+        ) from None
+    read_all(folder)
 
 
 def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Namespace) -> None:
@@ -113,7 +112,7 @@ def _take_in(part: str, result: Result, folder: Path) -> None:
     """Rows into their places among those of earlier runs."""
     folder.mkdir(exist_ok=True)
     file = folder / f"{part}.json"
-    before: Any = _rows_before(file)
+    before: Any = result_in(file, part)
     machine: Any = result["machine"]
     name = machine_name(machine)
     more = {"machine": name, "measured": machine["at"], "command": result["command"], **code(machine)}

@@ -95,7 +95,7 @@ async def _load(bare: Running, other: Running, load: str, plan: Plan) -> list[di
             "mode": other.mode,
             "load": load,
             "kind": kind,
-            **other.settings.said(),
+            **other.settings.said(service.name),
             "pairs": plan.pairs,
             "window_s": plan.window_s,
             **cpu,

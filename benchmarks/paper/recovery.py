@@ -149,7 +149,7 @@ async def measured(
     shared = {
         "service": service.name,
         "mode": mode,
-        **settings.said(),
+        **settings.said(service.name),
         "requests": len(log.answered),
         "failed": log.failed,
         "errors": log.errors,

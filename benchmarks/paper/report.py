@@ -4,7 +4,6 @@ It shows what is there: parts and services that were not measured are left out, 
 """
 
 import base64
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,12 @@ from benchmarks.paper.breakdown import PARTS
 from benchmarks.paper.goals import MET, MISSED, TWO_OPERATORS, UNMEASURED, goals
 from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED
-from benchmarks.paper.services import MODES, SERVICES, replays
+from benchmarks.paper.services import FULL_BATCH, MODES, SERVICES, replays
+from benchmarks.paper.stored import beside, result_in
 from benchmarks.paper.tables import (
     ABSENT,
     PAPER_PERCENT,
+    PARTS_MAX,
     Table,
     code_of,
     interval,
@@ -111,22 +112,28 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: #0550ae; }
 """
 
 
-def parts_of(folder: Path) -> dict[str, Result]:
-    """What was measured so far, by part."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+def read_all(folder: Path) -> dict[str, Result]:
+    """What was measured so far, by part; with `hams bench overhead`, if it wrote its file beside the folder.
+    Raises ValueError."""
+    files = {part: folder / f"{part}.json" for part in TITLES}
+    results = {part: result_in(file, part) for part, file in files.items() if file.is_file()}
+    if (other := beside(folder.parent / "overhead.json")) is not None:
+        results[TWO_OPERATORS] = other
+    return results
 
 
 def write_page(folder: Path) -> None:
-    """`index.html` of all parts that lie in a folder; rows of one machine beside each other."""
-    results = parts_of(folder)
-    rows: dict[str, Sequence[Row]] = {
-        part: rows_of(result) for part, result in results.items() if part in TITLES
-    }
-    if beside := _beside(folder):
-        rows[TWO_OPERATORS] = beside
+    """`index.html` of all parts that lie in a folder; rows of one machine beside each other. Raises OSError,
+    and ValueError for what cannot be read."""
+    results = read_all(folder)
+    other: Any = results.pop(TWO_OPERATORS, None)
+    rows: dict[str, Sequence[Row]] = {part: rows_of(result) for part, result in results.items()}
+    if other is not None:
+        name = machine_name(other["machine"])
+        rows[TWO_OPERATORS] = [{**row, "machine": name} for row in rows_of(other)]
     machines = list(dict.fromkeys(machine_of(row) for each in rows.values() for row in each))
     sections = [_facts(results), HEAD]
-    if not any(row.get("models") == "real" for each in rows.values() for row in each):
+    if not any(_on_a_gpu(row) for each in rows.values() for row in each):
         sections.append(UNREAL)
     for machine in machines:
         mine = {part: [row for row in each if machine_of(row) == machine] for part, each in rows.items()}
@@ -153,13 +160,9 @@ def write_page(folder: Path) -> None:
     (folder / "index.html").write_text(text, encoding="utf-8")
 
 
-def _beside(folder: Path) -> list[Row]:
-    """Rows of `hams bench overhead`, if it wrote its file beside the folder; each with its machine."""
-    file = folder.parent / "overhead.json"
-    result = json.loads(file.read_text()) if file.is_file() else {}
-    if result.get("bench") != "overhead":
-        return []
-    return [{**row, "machine": machine_name(result["machine"])} for row in rows_of(result)]
+def _on_a_gpu(row: Row) -> bool:
+    """Real networks run full batches on a GPU only."""
+    return row.get("models") == "real" and row["batch"] == FULL_BATCH
 
 
 def html(table: Table) -> str:
@@ -334,12 +337,8 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
         told = [{**row, "mode": f"{row['mode']}{_every(row)}"} for row in rows]
         _draw_grouped(told, lambda row: row.get("two_values"), "units with two visible values", path)
     else:
-        labels = list(dict.fromkeys(row["service"] for row in rows))
-        groups = {
-            system: [_of(rows, {"service": name, "system": system}, "latency_ms") for name in labels]
-            for system in dict.fromkeys(row["system"] for row in rows)
-        }
-        bars(labels, groups, "ms of one batch, one under way", path)
+        told = [{**row, "mode": row["system"], "case": ""} for row in rows]
+        _draw_grouped(told, lambda row: row["latency_ms"], "ms of one batch, one under way", path)
 
 
 def _draw_parts(rows: Sequence[Row], path: Path) -> None:
@@ -366,12 +365,6 @@ def _besides(row: Row, *, without: str = "") -> str:
 
 def _every(row: Row) -> str:
     return f", stored every {row['checkpoint_batches']}" if replays(row["mode"]) else ""
-
-
-def _of(rows: Sequence[Row], wanted: Mapping[str, object], field: str) -> float:
-    return next(
-        (row[field] for row in rows if all(row[name] == value for name, value in wanted.items())), math.nan
-    )
 
 
 def _draw_overhead(rows: Sequence[Row], path: Path) -> None:
@@ -401,7 +394,7 @@ def _draw_lines(part: str, rows: Sequence[Row], path: Path) -> None:
     values = {(_line(row), row[field]): row["overhead_percent"]["value"] for row in rows}
     series = {name: [values.get((name, x), math.nan) for x in xs] for name in dict.fromkeys(map(_line, rows))}
     across = "rows of a batch" if part == "batches" else "part of the states' full size"
-    ticks = [str(x) if part == "batches" else str(Fraction(x).limit_denominator(1024)) for x in xs]
+    ticks = [str(x) if part == "batches" else str(Fraction(x).limit_denominator(PARTS_MAX)) for x in xs]
     lines(xs, series, across, "latency over bare metal, %", path, ticks=ticks)
 
 
@@ -420,4 +413,4 @@ def _draw_grouped(rows: Sequence[Row], value: Callable[[Row], float | None], uni
 
 
 def _group(row: Row) -> str:
-    return f"{row['service']} {row['case']}{_besides(row)}"
+    return f"{row['service']} {row['case']}".rstrip() + _besides(row)

@@ -37,6 +37,13 @@ READY_S = 240.0
 """Large states take long to reach their backups."""
 
 
+def has_gpu() -> bool:
+    """Whether there is one that torch can use."""
+    import torch  # noqa: PLC0415 - takes seconds, and emulated networks do without
+
+    return bool(torch.cuda.is_available())
+
+
 class Failed(Exception):
     """A request was not answered with 200: what was measured is worth nothing."""
 

@@ -111,8 +111,8 @@ class Settings:
     patient: bool = False
     checkpoint_batches: int = CHECKPOINT_BATCHES
 
-    def said(self) -> dict[str, object]:
-        """For a measurement's rows."""
+    def said(self, service: str) -> dict[str, object]:
+        """For the rows of a service."""
         return {
             "models": self.models,
             "pace": self.pace,
@@ -121,7 +121,7 @@ class Settings:
             "bytes": self.bytes,
             "batch": self.batch,
             "rows_per_request": 1 if self.single_rows else self.batch,
-            "times": times_name(self.times),
+            "times": times_name({name: given for name, given in self.times.items() if name == service}),
             "checkpoint_batches": self.checkpoint_batches,
         }
 
@@ -225,13 +225,15 @@ def read_times(text: str) -> Times:
     """
     if text == "light":
         return LIGHT
+    if not Path(text).is_file():
+        raise ValueError(f"--times: expected `light` or a file of device times, found {in_short(text)}")
     try:
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--times {text}: cannot be read: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: the 99th day of a month
         raise ValueError(f"--times {text}: expected YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(loaded, dict):
+    if not isinstance(loaded, dict) or not loaded:
         raise ValueError(
             f"--times {text}: expected services and their operators' times, found {in_short(loaded)}"
         )
@@ -245,7 +247,7 @@ def _operators(file: str, service: Any, given: Any) -> dict[str, tuple[float, fl
         )
     graph = yaml.safe_load(SERVICES[service].file.read_text(encoding="utf-8"))
     known = [operator["name"] for operator in graph["spec"]["operators"]]
-    if not isinstance(given, dict):
+    if not isinstance(given, dict) or not given:
         raise ValueError(
             f"--times {file}: {service}: expected operators and their times, found {in_short(given)}"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from benchmarks.paper.breakdown import PARTS as PARTS_OF_A_BATCH
@@ -12,6 +13,9 @@ from benchmarks.paper.services import PAPER_TIMES, replays
 Row = Mapping[str, Any]
 ABSENT = "-"
 PAPER_PERCENT = "paper % (*: assumed)"
+PARTS_MAX = 1024
+"""Of a state: smaller ones than a 1024th are not measured."""
+
 STEPS_SHOWN = ("detect", "decide", "load", "resend")
 
 
@@ -39,7 +43,8 @@ def table_of(part: str, rows: Sequence[Row]) -> Table:
 
 def machine_name(machine: Mapping[str, Any]) -> str:
     """What is told apart by it: rows of two machines do not compare."""
-    return f"{machine['cores']} cores, {machine['processor']}"
+    told = (f"{machine['cores']} cores", machine["processor"], machine.get("gpu", ""))
+    return ", ".join(filter(None, told))
 
 
 def machine_of(row: Row) -> str:
@@ -74,7 +79,7 @@ def setting(row: Row, *, without: str = "") -> str:
     """What tells a row from others of its service and mode, but for what is `without`."""
     named = {
         "state": row["state"],
-        "bytes": "" if row["bytes"] == 1 else f"1/{round(1 / row['bytes'])}",
+        "bytes": "" if row["bytes"] == 1 else str(Fraction(row["bytes"]).limit_denominator(PARTS_MAX)),
         "states": "whole" if row.get("states") == "whole" else "",
         "models": "real" if row["models"] == "real" else "",
         "pace": "no pace" if row["pace"] == "none" else "",
@@ -278,7 +283,8 @@ def _peers(rows: Sequence[Row]) -> Table:
     head = (
         "service",
         "system",
-        "settings",
+        "how",
+        "setting",
         "L1 ms",
         "Sat batches/s",
         "gap after a kill ms",
@@ -291,6 +297,7 @@ def _peers(rows: Sequence[Row]) -> Table:
             row["service"],
             row["system"],
             row["how"],
+            setting(row),
             _number(row["latency_ms"]),
             f"{row['per_s']:.2f}",
             _number(row["gap_ms"]),

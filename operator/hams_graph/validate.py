@@ -181,9 +181,10 @@ def _check_replay(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.Operat
     checkpoint = None if op.stateful is None else op.stateful.checkpoint
     if not ModePolicy.of(spec.mode).replays:
         if checkpoint is not None and checkpoint.batches is not None:
+            why = why_unread(spec.mode).get("checkpoint", "which stores by `every`")
             notes.say(
                 (*operator_path(position), "stateful", "checkpoint", "batches"),
-                f'expected no value in mode "{spec.mode.value}", which stores by `every`; leave it out',
+                f'expected no value in mode "{spec.mode.value}", {why}; leave it out',
             )
         return
     path, mode = operator_path(position), f'mode "{spec.mode.value}"'

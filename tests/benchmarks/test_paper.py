@@ -191,10 +191,16 @@ def test_who_goes_first_is_drawn_by_the_seed() -> None:
         (["--services", "SB"], "no service 'SB'; did you mean S"),
         (["--services", "olm"], "no service 'olm'; did you mean OLM?"),
         (["--part", "overhed"], "no part 'overhed'; did you mean overhead?"),
-        (["--bytes", "2"], "expected a part such as 1/8, above 0 and at most 1, found '2'"),
+        (["--modes", "None"], "None is bare metal, which every mode is measured beside; expected some of"),
+        (["--bytes", "2"], "expected a part such as 1/8, from 1/1024 to 1, found '2'"),
         (["--bytes", "1/0"], "expected a part such as 1/8"),
+        (["--bytes", "1/1025"], "expected a part such as 1/8, from 1/1024 to 1, found '1/1025'"),
+        (["--bytes", "nan"], "expected a part such as 1/8"),
         (["--batch", "0"], "expected rows from 1 to 1024, found '0'"),
-        (["--times", "nowhere.yaml"], "--times nowhere.yaml: cannot be read"),
+        (["--times", "nowhere.yaml"], "expected `light` or a file of device times, found 'nowhere.yaml'"),
+        (["--times", ""], "--times: expected `light` or a file of device times, found ''"),
+        (["--rows-per-request", "8"], "--rows-per-request: expected 1 or a batch's 64, found 8"),
+        (["--batch", "65", "--rows-per-request", "64"], "expected 1 or a batch's 65, found 64"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_a_sentence(
@@ -221,6 +227,8 @@ def test_what_cannot_be_measured_is_refused_with_a_sentence(
         ("SQ: {o2: 3}", "expected a service of SA, SP, AP, FD, OLV, OLM, found 'SQ'"),
         ("SP: 3", "SP: expected operators and their times, found 3"),
         ("- 1", "expected services and their operators' times"),
+        ("{}", "expected services and their operators' times, found {}"),
+        ("SP: {}", "SP: expected operators and their times, found {}"),
         ("{", "expected YAML"),
         ("[" * 3000, "expected YAML"),
         ("SP: {o2: 2020-99-99}", r"t\.yaml: expected YAML: month must be in 1\.\.12"),
@@ -266,6 +274,7 @@ def test_memory_is_asked_for_what_is_measured_and_as_it_is(monkeypatch: pytest.M
         run_of("--bytes", "1/2")
     with pytest.raises(ValueError, match=r"OLV .* --bytes 1/4 makes"):
         run_of()
+    monkeypatch.setattr(command, "has_gpu", lambda: True)
     with pytest.raises(ValueError, match="real networks have states of one size; --services leaves it out"):
         run_of("--models", "real")
     for arguments in (("--part", "scale"), ("--part", "all", "--bytes", "1/4")):
@@ -289,6 +298,8 @@ def test_memory_is_asked_for_what_is_measured_and_as_it_is(monkeypatch: pytest.M
         ("--part peers --modes Remus", "--modes: part peers does not use it"),
         ("--part breakdown --seed 4", "--seed: part breakdown does not use it"),
         ("--times light --services SP", "--times light: has times of OLV; measured are SP"),
+        ("--part divergence --times light", "--times light: has times of OLV; measured are OLM"),
+        ("--part correlated --times light", "--times light: has times of OLV; measured are SP, AP"),
         ("--times light --pace none", "--times: with --pace none operators wait for no device time"),
         ("--services SP,OLM,SP", "service SP is named twice"),
     ],
@@ -331,7 +342,7 @@ def test_a_part_with_larger_batches_needs_their_memory(monkeypatch: pytest.Monke
         ("--bytes", "1e999999999", "expected a part such as 1/8"),
         ("--bytes", "1/0", "expected a part such as 1/8"),
         ("--bytes", "nan", "expected a part such as 1/8"),
-        ("--bytes", "1e400", "expected a part such as 1/8, above 0 and at most 1, found '1e400'"),
+        ("--bytes", "1e400", "expected a part such as 1/8, from 1/1024 to 1, found '1e400'"),
         ("--seed", "x", "expected a whole number from 0 to 999999999, found 'x'"),
         ("--window-s", "nan", "expected seconds above 0 and at most 3600, found 'nan'"),
     ],
@@ -392,6 +403,46 @@ def test_a_part_that_cannot_be_written_does_not_end_the_others(
     assert "failed: overhead; the other parts are done" in said
 
 
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("paper/recovery.json", "garbage", "found Expecting value"),
+        ("paper/recovery.json", "{}", "found no `rows`"),
+        ("paper/recovery.json", "[]", "found no `rows`"),
+        ("paper/recovery.json", '{"rows": [{}]}', "found row 1 with no service"),
+        ("paper/peers.json", '{"rows": [3]}', "found row 1: 3"),
+        ("paper/peers.json", '{"rows": [], "machines": 3}', "found `machines`: 3"),
+        ("paper/peers.json", '{"rows": [], "machines": {"m": {}}}', "found machine 'm' with no cores"),
+        ("overhead.json", "garbage", "found Expecting value"),
+        ("overhead.json", '{"bench": "overhead"}', "found no `rows`"),
+        ("overhead.json", '{"bench": "overhead", "rows": []}', "found `machine`: None"),
+    ],
+)
+def test_a_file_of_somebody_else_is_told_before_anything_is_measured(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    text: str,
+    said: str,
+) -> None:
+    (tmp_path / "paper").mkdir()
+    (tmp_path / file).write_text(text)
+    monkeypatch.setitem(command.PARTS, "overhead", _measures_nothing)
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--out", str(tmp_path / "paper.json")])
+    assert ended.value.code == 2
+    assert f"{tmp_path / file}: expected rows of earlier runs, {said}" in capsys.readouterr().err
+
+
+def test_what_is_no_part_lies_beside_unread(tmp_path: Path) -> None:
+    (tmp_path / "paper").mkdir()
+    for file in ("paper/notes.json", "overhead.json"):
+        (tmp_path / file).write_text("[]")
+    files.check_folder(tmp_path / "paper.json")
+
+
 def test_a_disk_that_is_full_leaves_the_rows_of_earlier_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,7 +494,7 @@ def row(service: str, mode: str, ms: float) -> dict[str, Any]:
         "mode": mode,
         "load": "L1",
         "kind": "all",
-        **Settings().said(),
+        **Settings().said(service),
         "pairs": 6,
         "window_s": 10.0,
         "windows": 12,
@@ -485,18 +536,29 @@ def test_a_short_run_never_takes_the_place_of_a_longer_one() -> None:
     "other",
     [
         Settings(times=services.LIGHT),
-        Settings(times={"SP": {"o2": (5.0, 1.0)}}),
-        Settings(times={"SP": {"o2": (5.0, 2.0)}}),
+        Settings(times={"OLV": {"o2": (5.0, 1.0)}}),
+        Settings(times={"OLV": {"o2": (5.0, 2.0)}}),
         Settings(whole=True),
         Settings(checkpoint_batches=10),
     ],
     ids=["light", "other times", "yet other times", "whole states", "stored more often"],
 )
 def test_rows_of_other_settings_stand_beside_each_other(other: Settings) -> None:
-    others = [Settings(), Settings(times={"SP": {"o2": (4.0, 1.0)}})]
-    rows = [{**row("OLV", "NonStop", 101), **item.said()} for item in others]
-    assert len(merged(rows, [{**row("OLV", "NonStop", 300), **other.said()}])) == 3
+    others = [Settings(), Settings(times={"OLV": {"o2": (4.0, 1.0)}})]
+    rows = [{**row("OLV", "NonStop", 101), **item.said("OLV")} for item in others]
+    assert len(merged(rows, [{**row("OLV", "NonStop", 300), **other.said("OLV")}])) == 3
     assert len({setting(item) for item in rows}) == 2
+
+
+def test_times_of_other_services_are_none_of_a_rows() -> None:
+    assert Settings(times=services.LIGHT).said("SP") == Settings().said("SP")
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [(0.125, "1/8"), (0.75, "3/4"), (0.4, "2/5"), (0.7, "7/10"), (1 / 1024, "1/1024")]
+)
+def test_a_part_of_a_state_is_called_what_it_is(part: float, said: str) -> None:
+    assert setting({**row("SP", "NonStop", 101), "bytes": part}) == f"everything, {said}"
 
 
 def test_states_travel_whole_if_that_is_asked_for() -> None:
@@ -650,10 +712,19 @@ def test_what_real_networks_have_no_setting_of_is_refused(
         run_of("--models", "real", *arguments)
 
 
+@pytest.mark.usefixtures("roomy")
+def test_without_a_gpu_real_networks_only_show_that_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "has_gpu", lambda: False)
+    assert run_of("--models", "real", "--batch", "1").settings.models == "real"
+    with pytest.raises(ValueError, match=r"--models real: expected a GPU, found none .* --batch 1 shows"):
+        run_of("--models", "real")
+
+
 def test_real_networks_run_all_other_parts_with_states_as_they_are(
     roomy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "cores", lambda: 2.0)
+    monkeypatch.setattr(command, "has_gpu", lambda: True)
     assert run_of().eased
     assert not run_of("--models", "real", "--bytes", "1").eased
     parts = command._parts(command._parser().parse_args(["--models", "real", "--part", "all"]))

@@ -25,8 +25,10 @@ from benchmarks.paper.peers import measure
 from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.recovery import CORRELATED, cases_of
+from benchmarks.paper.report import draw, write_page
 from benchmarks.paper.running import Sample, sums
 from benchmarks.paper.services import SERVICES, Settings
+from benchmarks.paper.stored import FIELDS
 from benchmarks.paper.tables import ABSENT, paper_percent, table_of
 from benchmarks.paper.traces import Note, notes, recovered
 
@@ -42,7 +44,7 @@ def paired(
         "mode": mode,
         "load": load,
         "kind": "mean" if service.startswith("OL") else "all",
-        **Settings().said(),
+        **Settings().said(service),
         "pairs": 6,
         "window_s": 10.0,
         "windows": 12,
@@ -70,7 +72,7 @@ def killed(service: str, case: str, recovered_ms: float, **more: Any) -> dict[st
         "service": service,
         "mode": "NonStop",
         "case": case,
-        **Settings().said(),
+        **Settings().said(service),
         "kills": 10,
         "recovered_ms": recovered_ms,
         "gap_ms": 50.0,
@@ -94,7 +96,7 @@ def split(mode: str, tail: float) -> dict[str, Any]:
         "service": "SP",
         "mode": mode,
         "case": "breakdown",
-        **Settings().said(),
+        **Settings().said("SP"),
         "batches": 5,
         "latency_ms": 100.0 + tail,
         "parts_ms": dict.fromkeys(PARTS, 10.0) | {"durable": tail},
@@ -109,7 +111,7 @@ DIVERGED = {
     "service": "OLM",
     "mode": "Remus",
     "case": "divergence",
-    **Settings().said(),
+    **Settings().said("OLM"),
     "noise": 1e-7,
     "kills": 50,
     "requests": 30,
@@ -132,6 +134,7 @@ PEER = {
     "service": "SP",
     "system": "Ray Serve",
     "how": "defaults",
+    **Settings().said("SP"),
     "latency_ms": 140.0,
     "per_s": 20.0,
     "gap_ms": None,
@@ -163,6 +166,37 @@ MACHINE = {
     "commit": "0123abcd",
     "compiled": True,
 }
+
+
+@pytest.mark.parametrize("part", ROWS)
+def test_a_row_with_the_fields_that_are_asked_for_makes_a_page(part: str, tmp_path: Path) -> None:
+    folder = tmp_path / "paper"
+    folder.mkdir()
+    rows = [{name: row[name] for name in FIELDS[part]} for row in ROWS[part]]
+    file = folder / f"{part}.json"
+    file.write_text(json.dumps({"rows": rows, "machines": {"a machine": MACHINE}}))
+    write_page(folder)
+    draw(part, rows, folder / f"{part}.svg")
+    for name in FIELDS[part]:
+        less = [{field: value for field, value in row.items() if field != name} for row in rows]
+        file.write_text(json.dumps({"rows": less, "machines": {}}))
+        with pytest.raises(ValueError, match=f"row 1 with no {name}; move it away"):
+            write_page(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"service": "XX"}, "row 1 of service 'XX'"),
+        ({"mode": "Nonstop"}, "row 1 of mode 'Nonstop'"),
+        ({"overhead_percent": {"value": 1.0, "low": 0.0}}, "row 1, overhead_percent with no high"),
+        ({"bare_ms": "fast"}, "row 1 with bare_ms: 'fast'"),
+    ],
+)
+def test_a_row_that_nobody_can_place_is_refused(more: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "overhead.json").write_text(json.dumps({"rows": [{**paired(), **more}]}))
+    with pytest.raises(ValueError, match=f"expected rows of earlier runs, found {said}; move it away"):
+        write_page(tmp_path)
 
 
 @pytest.mark.parametrize("part", ROWS)

@@ -199,6 +199,24 @@ def test_a_device_is_waited_for_until_an_absolute_deadline(clock: Clock) -> None
     assert clock.slept == pytest.approx([0.014, 0.01 * (0.08 + 0.92 / 2)])
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"computeMs": "abc"}, "computeMs: expected a number, found 'abc'"),
+        ({"sizeMiB": -3}, "sizeMiB: expected a number above 0 and at most 65536, found -3"),
+        ({"sizeMiB": math.nan}, "sizeMiB: expected a number above 0 and at most 65536, found nan"),
+        ({"sizeMiB": None}, "sizeMiB: expected a number, found none"),
+        ({"bytes": 7}, "bytes: expected a part of every state, above 0 and at most 1, found 7"),
+        ({"bytes": 1e-6}, "sizeMiB times bytes: expected 5120 bytes or more, found 128"),
+    ],
+)
+def test_a_config_that_makes_no_model_is_refused(config: dict[str, Any], said: str) -> None:
+    from paper.models import Learn
+
+    with pytest.raises(ValueError, match=said):
+        Learn().initialize({"sizeMiB": 1, **config})
+
+
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_a_time_that_is_none_is_refused(value: float) -> None:
     from paper.device import Device

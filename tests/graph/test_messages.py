@@ -113,6 +113,14 @@ FIELDS = [
         "`every`; leave it out",
     ),
     (
+        both(
+            put("mode", "None"),
+            put("operators.1.stateful.checkpoint", {"every": "1s", "dir": "/c", "batches": 9}),
+        ),
+        'spec.operators[1].stateful.checkpoint.batches: expected no value in mode "None", which captures no '
+        "state; leave it out",
+    ),
+    (
         both(put("mode", "LineageStash"), put("operators.1.stateful", STORED | {"backups": 2})),
         'spec.operators[1].stateful.backups: expected no value in mode "LineageStash", which has no backups, '
         "found 2; leave it out",

@@ -41,7 +41,7 @@ Kill = Callable[[], Awaitable[None]]
 
 def missing() -> str | None:
     """What to say where Ray is not installed."""
-    if INSTALLED.is_file():
+    if INSTALLED.is_file() and PYTHON.is_file():
         return None
     return "part peers needs Ray Serve, which is not installed: `make bench-peers` installs and runs it"
 
@@ -59,29 +59,33 @@ async def peers(services: Sequence[Service], settings: Settings, plan: Plan) -> 
         if service.name not in SERVED:
             continue
         async with ray_serve(service, settings) as (asked, kill):
-            rows.append(
-                await _row(service, "Ray Serve", f"{ray_version()}, {OPTIMIZED}=1", asked, kill, plan)
-            )
+            said = _said(service, settings, plan, "Ray Serve", f"{ray_version()}, {OPTIMIZED}=1")
+            rows.append({**said, **await _row(service, asked, kill, plan)})
         async with running(service, "NonStop", settings, standby=True) as graph:
-            how = "NonStop, one backup for each state"
-            rows.append(await _row(service, "HAMS", how, graph, partial(_kill, graph), plan))
+            said = _said(service, settings, plan, "HAMS", "NonStop, one backup for each state")
+            rows.append({**said, **await _row(service, graph, partial(_kill, graph), plan)})
     return rows
 
 
-async def _row(
-    service: Service, system: str, how: str, asked: Asked, kill: Kill, plan: Plan
-) -> dict[str, object]:
+def _said(service: Service, settings: Settings, plan: Plan, system: str, how: str) -> dict[str, object]:
+    """What tells a row from others."""
+    return {
+        "service": service.name,
+        "system": system,
+        "how": how,
+        **settings.said(service.name),
+        "pairs": plan.pairs,
+        "window_s": plan.window_s,
+    }
+
+
+async def _row(service: Service, asked: Asked, kill: Kill, plan: Plan) -> dict[str, object]:
     await asked.window(service.under_way("Sat"), plan.window_s, 0.0)
     seconds = plan.pairs * plan.window_s
     alone = await asked.window(1, seconds, plan.drop_s)
     busy = await asked.window(service.under_way("Sat"), seconds, plan.drop_s)
     killed = await _killed(service, asked, kill)
     return {
-        "service": service.name,
-        "system": system,
-        "how": how,
-        "pairs": plan.pairs,
-        "window_s": plan.window_s,
         "latency_ms": round(1000 * float(np.median([item.ended - item.began for item in alone])), 2),
         "per_s": round(rate([item.ended for item in busy]), 3),
         **killed,

@@ -22,6 +22,15 @@ def nothing() -> None:
     """What an emulated device is waited for beside its time."""
 
 
+def number(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A number of an operator's `config`. Raises ValueError if it is none, and where it has no default, if it
+    is not there."""
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}: expected a number, found {'none' if value is None else repr(value)}")
+    return float(value)
+
+
 class Device:
     """The device of one model. `compute_s` and `update_s`: what its two stages take for `FULL_ROWS` rows.
     `done`: returns when a real device has done what it was given."""
@@ -41,7 +50,7 @@ class Device:
 
         Raises ValueError.
         """
-        compute_s, update_s = (float(config.get(name, 0.0)) / 1000 for name in ("computeMs", "updateMs"))
+        compute_s, update_s = (number(config, name, 0.0) / 1000 for name in ("computeMs", "updateMs"))
         return Device(compute_s, update_s, done)
 
     def compute(self, rows: int) -> Any:

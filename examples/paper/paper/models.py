@@ -292,7 +292,10 @@ class Learn(hams_sdk.Model):
         self.weights = weights(config)
         inputs = POOLED * POOLED
         if self.weights.size < 2 * inputs * CLASSES:
-            raise ValueError(f"sizeMiB times bytes: expected {8 * inputs * CLASSES} bytes or more")
+            raise ValueError(
+                f"sizeMiB times bytes: expected {8 * inputs * CLASSES} bytes or more, found "
+                f"{self.weights.nbytes}"
+            )
         narrow = self.weights[: inputs * CLASSES].reshape(inputs, CLASSES)
         self.network = Softmax(narrow, float(config.get("rate", 0.5)), float(config.get("noise", 0.0)))
         return {"count": self.count, "weights": self.weights}

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from paper.device import number
+
 MIB = 1 << 20
+SIZE_MIB_MAX = 1 << 16
 PAGE_WORDS = 1024
 """FP32 values of a page of 4 KiB. An update stage of a dense state writes one of them in each page: a device
 would write them all, without the host's CPU, and what must be copied is the same."""
@@ -29,7 +32,7 @@ class Cells:
     """Cells of every row of a batch, (rows, values) FP32, dense."""
 
     def __init__(self, config: Mapping[str, Any], rows: int) -> None:
-        width = words(CELL_BYTES[config.get("cells", "lstm")] * float(config.get("bytes", 1.0)))
+        width = words(CELL_BYTES[config.get("cells", "lstm")] * part(config))
         self.values = np.zeros((rows, width), np.float32)
 
     def read(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -46,9 +49,20 @@ class Cells:
 
 
 def weights(config: Mapping[str, Any]) -> np.ndarray:
-    """Weights of `sizeMiB`, times `bytes`, resident: pages of zeros would be one page of the kernel's."""
-    size = words(float(config["sizeMiB"]) * MIB * float(config.get("bytes", 1.0)))
-    return np.full(size, 0.01, np.float32)
+    """Weights of `sizeMiB`, times `bytes`, resident: pages of zeros would be one page of the kernel's. Raises
+    ValueError."""
+    size = number(config, "sizeMiB")
+    if not 0 < size <= SIZE_MIB_MAX:
+        raise ValueError(f"sizeMiB: expected a number above 0 and at most {SIZE_MIB_MAX}, found {size:g}")
+    return np.full(words(size * MIB * part(config)), 0.01, np.float32)
+
+
+def part(config: Mapping[str, Any]) -> float:
+    """`bytes`: how much of every state there is, 1 if it is left out. Raises ValueError."""
+    value = number(config, "bytes", 1.0)
+    if not 0 < value <= 1:
+        raise ValueError(f"bytes: expected a part of every state, above 0 and at most 1, found {value:g}")
+    return value
 
 
 def touch(values: np.ndarray) -> None:
