@@ -295,14 +295,14 @@ def _is_stateless(row: Row) -> bool:
     return "stateless" in row["case"]
 
 
-def _times(mine: Iterable[Row]) -> list[float]:
+def times_of(mine: Iterable[Row]) -> list[float]:
     """After each kill that was recovered from, ms."""
     steps = [parts for row in mine for parts in row["samples_ms"]["steps"]]
     return sorted(parts["recovered"] for parts in steps if "recovered" in parts)
 
 
 def _time(what: str, most: float, mine: Sequence[Row]) -> Goal:
-    goal, times = f"<= {most:g} ms", _times(mine)
+    goal, times = f"<= {most:g} ms", times_of(mine)
     if not times:
         return Goal(what, goal, "", UNMEASURED)
     median = statistics.median(times)
@@ -333,13 +333,13 @@ def _run_again(rows: Rows) -> Iterator[Goal]:
             for row in chosen(recovery, service=service, mode="LineageStash")
             if not _is_stateless(row) and row["recovered_ms"] is not None
         ]
-        times = _times(mine)
+        times = times_of(mine)
         if not times:
             yield Goal(what, goal, "", UNMEASURED)
             continue
         median = statistics.median(times)
         beside = [row for row in chosen(recovery, service=service, mode="NonStop") if not _is_stateless(row)]
-        other = _times(beside)
+        other = times_of(beside)
         ratio = f", {median / statistics.median(other):.1f} x NonStop" if other else ""
         yield Goal(what, goal, f"{median:.0f} ms over {_kills(times)}{ratio}", _ran_again(mine))
 

@@ -5,6 +5,7 @@ It shows what is there: parts and services that were not measured are left out, 
 
 import base64
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper.breakdown import PARTS
-from benchmarks.paper.goals import MET, MISSED, TWO_OPERATORS, UNMEASURED, goals
+from benchmarks.paper.goals import MET, MISSED, TWO_OPERATORS, UNMEASURED, goals, times_of
 from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED
+from benchmarks.paper.recovery import PROCESSES
 from benchmarks.paper.services import FULL_BATCH, MODES, SERVICES, replays
 from benchmarks.paper.stored import beside, result_in
 from benchmarks.paper.tables import (
@@ -332,7 +334,7 @@ def draw(part: str, rows: Sequence[Row], path: Path) -> None:
     elif part == "breakdown":
         _draw_parts(rows, path)
     elif part in ("recovery", "correlated"):
-        _draw_grouped(rows, lambda row: row["recovered_ms"], "recovered, ms after the kill", path)
+        _draw_recovered(rows, path)
     elif part == "divergence":
         told = [{**row, "mode": f"{row['mode']}{_every(row)}"} for row in rows]
         _draw_grouped(told, lambda row: row.get("two_values"), "units with two visible values", path)
@@ -410,6 +412,29 @@ def _draw_grouped(rows: Sequence[Row], value: Callable[[Row], float | None], uni
         for mode in dict.fromkeys(row["mode"] for row in rows)
     }
     bars(labels, groups, unit, path)
+
+
+def _draw_recovered(rows: Sequence[Row], path: Path) -> None:
+    """The median over all kills of a service; those of operators without state, and of several at once, are
+    told apart."""
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in sorted(
+        rows, key=lambda row: (list(SERVICES).index(row["service"]), "stateless" in row["case"])
+    ):
+        times[_killed(row), row["mode"]] += times_of([row])
+    labels = list(dict.fromkeys(label for label, _ in times))
+    groups = {
+        mode: [statistics.median(times.get((label, mode)) or [math.nan]) for label in labels]
+        for mode in MODES
+        if any(mode == other for _, other in times)
+    }
+    bars(labels, groups, "recovered, ms after the kill, median", path, logarithmic=True)
+
+
+def _killed(row: Row) -> str:
+    process = row["case"].rpartition(" ")[2] in PROCESSES
+    which = "" if process else ", no state" if "stateless" in row["case"] else f" {row['case']}"
+    return f"{row['service']}{which}{_besides(row)}"
 
 
 def _group(row: Row) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import chain, memory, overhead, recovery, stream
+from benchmarks import capture, chain, links, memory, overhead, recovery, stream
 
 GAP = {
     "gap_median_ms": 20.0,
@@ -139,3 +139,22 @@ def test_a_table_alone_without_a_file(
     assert len(lines) >= 2
     assert not lines[0].startswith("{")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("bench", "option", "value", "said"),
+    [
+        (chain, "--seconds", "nan", "expected seconds above 0 and at most 3600, found 'nan'"),
+        (links, "--seconds", "-1", "expected seconds above 0 and at most 3600, found '-1'"),
+        (memory, "--requests", "0", "expected requests from 10 to 100000000, found '0'"),
+        (capture, "--mib", "nan", "expected MiB from 8 to 65536, found 'nan'"),
+        (capture, "--captures", "0", "expected a whole number from 1 to 100000, found '0'"),
+    ],
+)
+def test_of_what_is_no_number_nothing_is_measured(
+    bench: ModuleType, option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench.main([option, value])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
