@@ -55,7 +55,7 @@ class CutOff:
         if etcd is None:
             return cls(None, None)
         async with asyncio.timeout(within_s):
-            while (leader := await leader_of(etcd.members)) is None:  # noqa: ASYNC110
+            while (leader := await leader_of(etcd.members, _most(etcd))) is None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
         return cls(etcd, leader)
 
@@ -71,7 +71,7 @@ class CutOff:
         others = [member for member in self._etcd.members if member is not self._leader]
         try:
             async with asyncio.timeout(within_s):
-                while await leader_of(others) is None:  # noqa: ASYNC110
+                while await leader_of(others, _most(self._etcd)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         finally:
             self._leader.signal(signal.SIGCONT)
@@ -84,14 +84,20 @@ class Said(NamedTuple):
     leads: bool
 
 
-async def leader_of(members: Sequence[M]) -> M | None:
-    """The one of `members` that says that it leads, and of whose term nobody knows a later one.
+def _most(etcd: LocalEtcd) -> int:
+    return len(etcd.members) // 2 + 1
+
+
+async def leader_of(members: Sequence[M], most: int) -> M | None:
+    """The one of `members` that says that it leads, in a term that so many know and nobody has left.
 
     A leader that went on after it had hung says so too until it hears of the next one.
     """
     asked = [asyncio.to_thread(ask, member.endpoint) for member in members]
     said = await asyncio.gather(*asked)
     last = max(one.term for one in said)
+    if sum(one.term == last for one in said) < most:
+        return None
     return next(
         (member for member, one in zip(members, said, strict=True) if one.leads and one.term == last),
         None,

@@ -49,7 +49,8 @@ def lines(
     axes.set_xlabel(across)
     axes.set_ylabel(unit)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    if series:
+        axes.legend(fontsize=8)
     figure.savefig(path)
     plt.close(figure)
 
@@ -102,7 +103,7 @@ def bars(
         [index + 0.4 - width / 2 for index in range(len(labels))], labels, rotation=20, ha="right", fontsize=8
     )
     axes.set_ylabel(unit)
-    if logarithmic:
+    if logarithmic and any(value > 0 for values in groups.values() for value in values):
         axes.set_yscale("log")
     axes.grid(axis="y", alpha=0.3)
     if groups:

@@ -256,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
         run = _run(options)
         parts = _measured_parts(options, run)
         if options.out is not None:
-            check_folder(options.out)
+            check_folder(options.out, parts)
     except ValueError as error:
         parser.error(str(error))
     failed = []
@@ -453,8 +453,22 @@ def _run(options: argparse.Namespace) -> Run:
         options.states,
     )
     _check_times(options, run)
+    _check_gpu(options, run)
     _check_memory(options, run)
     return run
+
+
+def _check_gpu(options: argparse.Namespace, run: Run) -> None:
+    """Raises ValueError for real networks that would take hours for a batch."""
+    parts = _measured_parts(options, run)
+    if options.models != REAL or has_gpu():
+        return
+    for part in parts:
+        if run.largest_of(part).batch != 1:
+            raise ValueError(
+                f"--models real: part {part} expected a GPU, found none that torch can use; --batch 1 shows "
+                f"on a CPU whether they run, in all parts but batches"
+            )
 
 
 def _single_rows(options: argparse.Namespace) -> bool:
@@ -505,7 +519,7 @@ def _check_used(options: argparse.Namespace) -> None:
 
 
 def _check_real(options: argparse.Namespace) -> None:
-    """Raises ValueError for what real networks have no setting of, and without a GPU for what takes one."""
+    """Raises ValueError for what real networks have no setting of."""
     if options.bytes not in (None, 1.0):
         raise ValueError(
             "--bytes: real networks have states of one size; leave it out, or have --models emulated"
@@ -513,11 +527,6 @@ def _check_real(options: argparse.Namespace) -> None:
     for part in _parts(options):
         if part in EMULATED_ONLY:
             raise ValueError(f"part {part} needs --models emulated: {EMULATED_ONLY[part]}")
-    if options.batch != 1 and not has_gpu():
-        raise ValueError(
-            "--models real: expected a GPU, found none that torch can use; --batch 1 shows on a CPU whether "
-            "they run"
-        )
 
 
 def _modes(text: str) -> tuple[str, ...]:

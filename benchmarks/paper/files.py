@@ -7,11 +7,11 @@ in one file for each part, and the page is made anew of all of them.
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.report import draw, read_all, write_page
+from benchmarks.paper.report import check_page, draw, made_of, write_page
 from benchmarks.paper.stored import result_in
 from benchmarks.paper.tables import machine_name, table_of
 from benchmarks.report import Result, rows_of
@@ -60,23 +60,33 @@ def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     return [*placed, *fresh.values()]
 
 
-def check_folder(out: Path) -> None:
-    """Whether rows can be taken into the folder beside `out`, and the page be made of all that lie there.
-    Raises ValueError."""
+def check_folder(out: Path, parts: Iterable[str]) -> None:
+    """Whether rows of these parts can be taken into the folder beside `out`, and plots and the page be made
+    of all that lies there. Raises ValueError."""
     folder = out.with_suffix("")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {out}: its rows go into the folder {folder}, which is a file")
+    check_page(folder)
+    for part in parts:
+        _check_part(part, folder / f"{part}.json")
     try:
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        for file in (*folder.glob("*.svg"), *folder.glob("*.html")):
-            file.open("r+b").close()
+        for file in (*(folder / f"{part}.svg" for part in parts), folder / "index.html"):
+            if file.exists():
+                file.open("r+b").close()
     except OSError as error:
         raise ValueError(
             f"--out {out}: its rows go into the folder {folder}: {error.strerror or error}"
         ) from None
-    read_all(folder)
+
+
+def _check_part(part: str, file: Path) -> None:
+    """Whether others may come to the rows of a part. Raises ValueError."""
+    rows = rows_of(result_in(file))
+    with tempfile.TemporaryDirectory(prefix="hams-plot-") as folder, made_of(file):
+        draw(part, merged(rows, []), Path(folder) / "plot.svg")
 
 
 def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Namespace) -> None:
@@ -88,9 +98,9 @@ def deliver_part(part: str, results: Mapping[str, Result], options: argparse.Nam
     if options.out is None:
         return
     options.out.write_text(as_json(results) + "\n")
+    _take_in(part, results[part], options.out.with_suffix(""))
     first = next(iter(results))
     draw(first, rows_of(results[first]), options.out.with_suffix(".svg"))
-    _take_in(part, results[part], options.out.with_suffix(""))
     write_page(options.out.with_suffix(""))
 
 
@@ -112,7 +122,7 @@ def _take_in(part: str, result: Result, folder: Path) -> None:
     """Rows into their places among those of earlier runs."""
     folder.mkdir(exist_ok=True)
     file = folder / f"{part}.json"
-    before: Any = result_in(file, part)
+    before: Any = result_in(file)
     machine: Any = result["machine"]
     name = machine_name(machine)
     more = {"machine": name, "measured": machine["at"], "command": result["command"], **code(machine)}

@@ -7,7 +7,8 @@ import base64
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from html import escape
 from pathlib import Path
@@ -18,8 +19,8 @@ from benchmarks.paper.goals import MET, MISSED, TWO_OPERATORS, UNMEASURED, goals
 from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED
 from benchmarks.paper.recovery import PROCESSES
-from benchmarks.paper.services import FULL_BATCH, MODES, SERVICES, replays
-from benchmarks.paper.stored import beside, result_in
+from benchmarks.paper.services import MODES, SERVICES, replays
+from benchmarks.paper.stored import beside, refused, result_in
 from benchmarks.paper.tables import (
     ABSENT,
     PAPER_PERCENT,
@@ -40,6 +41,9 @@ from benchmarks.report import Result, rows_of
 
 Row = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]
+
+BESIDE = "overhead.json"
+"""Beside the folder: what `hams bench overhead` writes."""
 
 TITLES = {
     "overhead": "Every pair that was measured",
@@ -117,17 +121,40 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: #0550ae; }
 def read_all(folder: Path) -> dict[str, Result]:
     """What was measured so far, by part; with `hams bench overhead`, if it wrote its file beside the folder.
     Raises ValueError."""
-    files = {part: folder / f"{part}.json" for part in TITLES}
-    results = {part: result_in(file, part) for part, file in files.items() if file.is_file()}
-    if (other := beside(folder.parent / "overhead.json")) is not None:
+    results = {part: result_in(file) for part in TITLES if (file := folder / f"{part}.json").exists()}
+    if (other := beside(folder.parent / BESIDE)) is not None:
         results[TWO_OPERATORS] = other
     return results
+
+
+def check_page(folder: Path) -> None:
+    """Whether a page can be made of what lies in a folder. Raises ValueError, which names the file."""
+    for part, result in read_all(folder).items():
+        file = folder.parent / BESIDE if part == TWO_OPERATORS else folder / f"{part}.json"
+        with made_of(file):
+            page_of(folder, {part: result})
+
+
+@contextmanager
+def made_of(file: Path) -> Iterator[None]:
+    """What is made within is made of a file: what it cannot be made of is a ValueError that names it."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(refused(file, f"a row or machine without {error}")) from None
+    except (IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ValueError(refused(file, f"what no plot or page can be made of: {error}")) from None
 
 
 def write_page(folder: Path) -> None:
     """`index.html` of all parts that lie in a folder; rows of one machine beside each other. Raises OSError,
     and ValueError for what cannot be read."""
-    results = read_all(folder)
+    (folder / "index.html").write_text(page_of(folder, read_all(folder)), encoding="utf-8")
+
+
+def page_of(folder: Path, results: dict[str, Result]) -> str:
+    """The page of these parts, with the plots that lie in a folder."""
+    results = dict(results)
     other: Any = results.pop(TWO_OPERATORS, None)
     rows: dict[str, Sequence[Row]] = {part: rows_of(result) for part, result in results.items()}
     if other is not None:
@@ -153,18 +180,17 @@ def write_page(folder: Path) -> None:
             section = f"<details><summary>{len(rows[part])} rows</summary>{section}</details>"
         sections.append(_section(TITLES[part], _picture(folder, part), section))
     sections.append(_section("What needs a call of its own", MORE))
-    text = (
+    return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>HAMS: the evaluation</title>'
         f"<style>{STYLE}</style></head><body><h1>HAMS: six services, and what each mode costs</h1>"
         + "\n".join(sections)
         + "</body></html>\n"
     )
-    (folder / "index.html").write_text(text, encoding="utf-8")
 
 
 def _on_a_gpu(row: Row) -> bool:
-    """Real networks run full batches on a GPU only."""
-    return row.get("models") == "real" and row["batch"] == FULL_BATCH
+    """Real networks run batches of more than one row on a GPU only."""
+    return bool(row.get("models") == "real" and row["batch"] > 1)
 
 
 def html(table: Table) -> str:

@@ -225,10 +225,11 @@ def read_times(text: str) -> Times:
     """
     if text == "light":
         return LIGHT
-    if not Path(text).is_file():
-        raise ValueError(f"--times: expected `light` or a file of device times, found {in_short(text)}")
     try:
         loaded = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        wanted = "`light` or a file of device times"
+        raise ValueError(f"--times: expected {wanted}, found {in_short(text)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--times {text}: cannot be read: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: the 99th day of a month

@@ -36,12 +36,13 @@ async def test_a_leader_that_has_not_heard_of_the_next_one_is_not_the_leader(
     monkeypatch.setattr(etcd_leader, "ask", said.__getitem__)
 
     async def leader(*names: str) -> str | None:
-        member = await etcd_leader.leader_of([_Member(name) for name in names])
+        member = await etcd_leader.leader_of([_Member(name) for name in names], 2)
         return None if member is None else member.endpoint
 
     assert await leader("went on", "next one", "follower") == "next one"
     assert await leader("went on", "silent", "follower") is None
-    assert await leader("silent") is None
+    assert await leader("went on", "silent", "silent") is None
+    assert await leader("next one", "silent", "silent") is None
 
 
 @pytest.mark.process
@@ -51,8 +52,9 @@ async def test_a_leader_that_is_cut_off_goes_on_once_the_others_have_another_one
         term = max(etcd_leader.ask(member.endpoint).term for member in etcd.members)
         cut_off.strike()
         await cut_off.heal(20.0)
-        await CutOff.aim(etcd, 20.0)
-        assert max(etcd_leader.ask(member.endpoint).term for member in etcd.members) > term
+        next_one = await CutOff.aim(etcd, 20.0)
+        assert next_one._leader is not None
+        assert etcd_leader.ask(next_one._leader.endpoint).term > term
         client = EtcdCoordination(etcd.endpoints)
         try:
             await client.compare_and_swap("/written/afterwards", 0, b"1")

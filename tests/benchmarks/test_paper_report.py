@@ -2,15 +2,17 @@
 
 import argparse
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.chain import machine
+from benchmarks.paper import report
 from benchmarks.paper.breakdown import PARTS, batches_of, by_kind, covered, state_steps
 from benchmarks.paper.divergence import guilt
-from benchmarks.paper.files import deliver_part
+from benchmarks.paper.files import check_folder, deliver_part
 from benchmarks.paper.goals import (
     MET,
     MISSED,
@@ -25,10 +27,9 @@ from benchmarks.paper.peers import measure
 from benchmarks.paper.predicted import cores_of_full_size, sizes
 from benchmarks.paper.published import PUBLISHED, bare_ms
 from benchmarks.paper.recovery import CORRELATED, cases_of
-from benchmarks.paper.report import draw, write_page
+from benchmarks.paper.report import draw
 from benchmarks.paper.running import Sample, sums
 from benchmarks.paper.services import SERVICES, Settings
-from benchmarks.paper.stored import FIELDS
 from benchmarks.paper.tables import ABSENT, paper_percent, table_of
 from benchmarks.paper.traces import Note, notes, recovered
 
@@ -168,35 +169,58 @@ MACHINE = {
 }
 
 
-@pytest.mark.parametrize("part", ROWS)
-def test_a_row_with_the_fields_that_are_asked_for_makes_a_page(part: str, tmp_path: Path) -> None:
-    folder = tmp_path / "paper"
-    folder.mkdir()
-    rows = [{name: row[name] for name in FIELDS[part]} for row in ROWS[part]]
-    file = folder / f"{part}.json"
-    file.write_text(json.dumps({"rows": rows, "machines": {"a machine": MACHINE}}))
-    write_page(folder)
-    draw(part, rows, folder / f"{part}.svg")
-    for name in FIELDS[part]:
-        less = [{field: value for field, value in row.items() if field != name} for row in rows]
-        file.write_text(json.dumps({"rows": less, "machines": {}}))
-        with pytest.raises(ValueError, match=f"row 1 with no {name}; move it away"):
-            write_page(folder)
-
-
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("part", "more", "said"),
     [
-        ({"service": "XX"}, "row 1 of service 'XX'"),
-        ({"mode": "Nonstop"}, "row 1 of mode 'Nonstop'"),
-        ({"overhead_percent": {"value": 1.0, "low": 0.0}}, "row 1, overhead_percent with no high"),
-        ({"bare_ms": "fast"}, "row 1 with bare_ms: 'fast'"),
+        ("overhead", {"service": "XX"}, "what no plot or page can be made of: 'XX' is not in list"),
+        ("overhead", {"mode": "None"}, "what no plot or page can be made of: tuple.index"),
+        ("overhead", {"overhead_percent": {"value": 1.0, "low": 0.0}}, "a row or machine without 'high'"),
+        ("overhead", {"bare_ms": "fast"}, "what no plot or page can be made of: "),
+        ("overhead", {"bytes": math.nan}, "what no plot or page can be made of: "),
+        ("overhead", {"bare_per_s": 0, "load": "Sat"}, "what no plot or page can be made of: .*zero"),
+        ("recovery", {"samples_ms": {}}, "a row or machine without 'steps'"),
+        ("recovery", {"unstored_batches": 3}, "a row or machine without 'unstored_ms'"),
+        ("breakdown", {"mb_per_batch": {}}, "a row or machine without 'captured'"),
     ],
 )
-def test_a_row_that_nobody_can_place_is_refused(more: dict[str, Any], said: str, tmp_path: Path) -> None:
-    (tmp_path / "overhead.json").write_text(json.dumps({"rows": [{**paired(), **more}]}))
-    with pytest.raises(ValueError, match=f"expected rows of earlier runs, found {said}; move it away"):
-        write_page(tmp_path)
+def test_a_row_of_which_no_page_can_be_made_is_told_before(
+    part: str, more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "paper"
+    folder.mkdir()
+    (folder / f"{part}.json").write_text(json.dumps({"rows": [{**ROWS[part][0], **more}]}))
+    with pytest.raises(ValueError, match=rf"{part}\.json: expected rows of earlier runs, found {said}"):
+        check_folder(tmp_path / "paper.json", ["scale"])
+
+
+def test_what_was_never_recovered_from_is_drawn_and_taken_in(tmp_path: Path) -> None:
+    never = {**killed("SP", "o2 both", 30.0), "recovered_ms": None, "samples_ms": {"steps": [{}]}}
+    options = argparse.Namespace(out=tmp_path / "paper.json", output="json")
+    deliver_part("recovery", {"recovery": {"command": "x", "machine": MACHINE, "rows": [never]}}, options)
+    assert "o2 both" in (tmp_path / "paper/index.html").read_text()
+    assert "</svg>" in (tmp_path / "paper/recovery.svg").read_text()
+
+
+def test_the_plot_of_recovery_tells_services_and_what_has_no_state_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def bars(labels: list[str], groups: dict[str, list[float]], *_: object, **more: object) -> None:
+        seen.update(labels=labels, groups=groups, more=more)
+
+    monkeypatch.setattr(report, "bars", bars)
+    rows = [
+        killed("OLM", "o3 both", 20.0),
+        killed("SP", "o1 stateless", 8.0),
+        killed("SP", "o2 both", 30.0),
+        killed("SP", "o4 model", 50.0),
+        killed("SP", "o3+o4", 70.0),
+    ]
+    draw("recovery", rows, tmp_path / "f.svg")
+    assert seen["labels"] == ["SP", "SP o3+o4", "SP, no state", "OLM"]
+    assert seen["groups"] == {"NonStop": [40.0, 70.0, 8.0, 20.0]}
+    assert seen["more"] == {"logarithmic": True}
 
 
 @pytest.mark.parametrize("part", ROWS)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import hams_sdk
-from paper.device import FULL_ROWS, Device
+from paper.device import FULL_ROWS, Device, number
 from paper.narrow import SIDE, WIDTH, Projection, Recurrence, Softmax, pooled
 from paper.search import arima, nearest, relaxed
 from paper.state import Cells, touch, weights
@@ -101,8 +101,8 @@ def setting(config: Mapping[str, Any]) -> str:
 def counted(batch: hams_sdk.Batch, before: int) -> np.ndarray:
     """Which request each row belongs to, counted from the first that this state executed."""
     count = np.zeros(len(batch), np.int64)
-    for number, unit in enumerate(batch.units):
-        count[unit.rows] = before + number + 1
+    for at, unit in enumerate(batch.units, 1):
+        count[unit.rows] = before + at
     return count
 
 
@@ -297,7 +297,7 @@ class Learn(hams_sdk.Model):
                 f"{self.weights.nbytes}"
             )
         narrow = self.weights[: inputs * CLASSES].reshape(inputs, CLASSES)
-        self.network = Softmax(narrow, float(config.get("rate", 0.5)), float(config.get("noise", 0.0)))
+        self.network = Softmax(narrow, number(config, "rate", 0.5), number(config, "noise", 0.0))
         return {"count": self.count, "weights": self.weights}
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Tensors:
