@@ -12,6 +12,7 @@ and one state's way at that rate, and 2 ms.
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,13 +130,22 @@ async def _cell(mode: str, size: int, window_s: float, changed: str, delta: str)
 
 
 def plot(result: Result, path: Path) -> None:
-    """Throughput of each mode for each size of state."""
-    rows = rows_of(result)
-    rows = [row for row in rows if row["changed"] == SPARSE and row["delta"] == "Auto"]
-    labels = list(dict.fromkeys(f"{row['state_mb']} MB" for row in rows))
-    modes = dict.fromkeys(row["mode"] for row in rows)
-    groups = {mode: [row["per_s"] for row in rows if row["mode"] == mode] for mode in modes}
-    bars(labels, groups, "requests/s, two stateful operators, 20 ms each", path)
+    """Latency of each mode, and of each way of a state, for each size of state and of what changes."""
+    ms = {(_series(row), _label(row)): row["p50_ms"] for row in rows_of(result)}
+    labels = list(dict.fromkeys(label for _, label in ms))
+    groups = {
+        series: [ms.get((series, label), math.nan) for label in labels]
+        for series in dict.fromkeys(series for series, _ in ms)
+    }
+    bars(labels, groups, "p50 ms, two stateful operators, 20 ms each", path)
+
+
+def _series(row: dict[str, Any]) -> str:
+    return f"{row['mode']}{', states whole' if row['delta'] == 'Off' else ''}"
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"{row['state_mb']} MB, {row['changed']} changed"
 
 
 def print_table(result: Result) -> None:
