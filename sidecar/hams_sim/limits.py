@@ -153,7 +153,8 @@ replaced_slowly_s = 3.0
 
 replacements_max = 10
 """So many instances of one operator may die one after another, each replaced late, before a graph has
-converged. Only while somebody is to be replaced is there more time to converge."""
+converged; with requests that kill models, so many more as each of their units may take with it. Only while
+somebody is to be replaced is there more time to converge."""
 
 etcd_turns_max = 3
 """Compare-and-swaps one after another between a primary's death and its successor's first answer: the

@@ -486,7 +486,7 @@ def _settle(world: World, plan: Plan, scene: Scenario) -> None:
     awaited_s = 0.0
     while world.now < since + limits.settle_s:
         if world.lives.awaited:
-            awaited_s = min(awaited_s + limits.settle_step_s, limits.replacements_max * world.replaced_s)
+            awaited_s = min(awaited_s + limits.settle_step_s, _replacements_max(world) * world.replaced_s)
         world.run(world.now + limits.settle_step_s)
         if scene.answers_s is not None:
             answered(world, scene.answers_s)
@@ -495,6 +495,13 @@ def _settle(world: World, plan: Plan, scene: Scenario) -> None:
             allowed_s = (settles_s if not served(world) else whole_s) + limits.preloads_max * preload_s
             if world.now > healed + allowed_s + awaited_s:
                 raise Broken("I7", f"{world.now - healed:.1f} s after the last fault: {what_is_open(world)}")
+
+
+def _replacements_max(world: World) -> int:
+    """So many replacements are waited for, one after another: those that faults cost, and those of each unit
+    that has taken owners with it, which `maxAttempts` bounds."""
+    most = world.graph.data.recovery.max_attempts + 1
+    return limits.replacements_max + sum(min(taken, most) for taken in world.poisoned.values())
 
 
 def _check_scene(world: World, scene: Scenario) -> None:
