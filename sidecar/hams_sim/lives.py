@@ -5,10 +5,12 @@ Nothing here looks at what a machine is about; a process that ends is gone at on
 it is theirs (`watching`).
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import Stop
 from hams_protocol.events import Drain, MembersChanged, Tick, TopologyLearnt
+from hams_protocol.ids import UnitId
 from hams_sim import limits
 from hams_sim.node import Node
 
@@ -19,12 +21,14 @@ TICK = Tick()
 
 
 class Lives:
-    """Ends processes and starts their successors. `awaited`: so many are to be replaced, and are not yet."""
+    """Ends processes and starts their successors. `awaited`: so many are to be replaced, and are not yet.
+    `poisoned`: how many owners of an operator a unit took with it, proxy and model."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.exit_s = 0.0
         self.awaited = 0
+        self.poisoned: Counter[tuple[str, UnitId]] = Counter()
 
     def _end(self, node: Node, flushed: bool = False, keeps: bool = False, exit_s: float = 0.0) -> None:
         """The process is gone; connected and reachable peers see it at once, or after `exit_s`, when it has

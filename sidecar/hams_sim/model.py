@@ -206,7 +206,7 @@ class SimModel:
                         (self.world.deadly or self.rng.random() < 0.3)
                         and self.world.truth.may_hurt(self.node)
                     ):
-                        self.world.poisoned[self.operator.name, unit.unit] += 1
+                        self.world.lives.poisoned[self.operator.name, unit.unit] += 1
                         self.world.lives.kill(self.node, "poison took the proxy too", restart=True)
                     else:
                         self.kill()

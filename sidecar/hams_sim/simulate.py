@@ -501,7 +501,7 @@ def _replacements_max(world: World) -> int:
     """So many replacements are waited for, one after another: those that faults cost, and those of each unit
     that has taken owners with it, which `maxAttempts` bounds."""
     most = world.graph.data.recovery.max_attempts + 1
-    return limits.replacements_max + sum(min(taken, most) for taken in world.poisoned.values())
+    return limits.replacements_max + sum(min(taken, most) for taken in world.lives.poisoned.values())
 
 
 def _check_scene(world: World, scene: Scenario) -> None:

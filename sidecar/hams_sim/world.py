@@ -184,7 +184,6 @@ class World:
         self.clients: dict[int, Client] = {}
         self.calls_open = 0
         self.errored: set[RequestId] = set()
-        self.poisoned: Counter[tuple[str, UnitId]] = Counter()
         self.unwritten: set[tuple[str, UnitId]] = set()
         self.inconsistent: set[str] = set()
         self.received: dict[str, list[tuple[Node, int]]] = {}
