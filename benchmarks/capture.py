@@ -26,7 +26,7 @@ MIB_MIN = 8
 """Smaller states have hardly a chunk in each tensor."""
 
 mib_max = 1 << 16
-"""Larger states are in no machine's memory three times."""
+"""A state is in memory three times: itself, and two images."""
 
 
 @dataclass(frozen=True)

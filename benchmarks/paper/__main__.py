@@ -459,7 +459,7 @@ def _run(options: argparse.Namespace) -> Run:
 
 
 def _check_gpu(options: argparse.Namespace, run: Run) -> None:
-    """Raises ValueError for real networks that would take hours for a batch."""
+    """Raises ValueError for real networks without a GPU, but for single rows, which show whether they run."""
     parts = _measured_parts(options, run)
     if options.models != REAL or has_gpu():
         return
@@ -467,7 +467,7 @@ def _check_gpu(options: argparse.Namespace, run: Run) -> None:
         if run.largest_of(part).batch != 1:
             raise ValueError(
                 f"--models real: part {part} expected a GPU, found none that torch can use; --batch 1 shows "
-                f"on a CPU whether they run, in all parts but batches"
+                "on a CPU whether they run, in all parts but batches"
             )
 
 

@@ -7,7 +7,7 @@ in one file for each part, and the page is made anew of all of them.
 import argparse
 import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     return [*placed, *fresh.values()]
 
 
-def check_folder(out: Path, parts: Iterable[str]) -> None:
+def check_folder(out: Path, parts: Sequence[str]) -> None:
     """Whether rows of these parts can be taken into the folder beside `out`, and plots and the page be made
     of all that lies there. Raises ValueError."""
     folder = out.with_suffix("")

@@ -12,6 +12,7 @@ from paper.device import number
 
 MIB = 1 << 20
 SIZE_MIB_MAX = 1 << 16
+"""Of one state, in MiB."""
 PAGE_WORDS = 1024
 """FP32 values of a page of 4 KiB. An update stage of a dense state writes one of them in each page: a device
 would write them all, without the host's CPU, and what must be copied is the same."""
